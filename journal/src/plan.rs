@@ -1,0 +1,117 @@
+//! The plan of a commit or an undo: what apply does to the base, and what takes it back.
+//!
+//! A plan is a list of steps between places of the base and slots of `history/<generation>/`.
+//! The staging directory of the transaction becomes `history/<generation>/` by one rename, so a
+//! staged file is a slot from then on, and every displaced entry of the base goes into another
+//! slot: a preimage costs a rename, never a copy.
+//!
+//! Steps stand in the order of their phases:
+//!
+//! 1. [`Step::Evacuate`], deepest old path first: every entry that leaves its place goes to a slot.
+//! 2. [`Step::Place`], [`Step::Exchange`], [`Step::Link`], [`Step::Rewrite`], shallowest new path first.
+//! 3. [`Step::SetMeta`], deepest new path first.
+//!
+//! A step is done iff its destination holds the planned identity and its source does not, so a
+//! list can be applied again from its start any number of times.
+
+use crate::id::{Generation, SlotId, TxnId};
+use crate::object::{Fingerprint, Ident, Meta, Place, Timestamp};
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Renames an entry of the base to a slot. Taken back by placing it again.
+    Evacuate {
+        /// From where, an old path.
+        from: Place,
+        /// To where.
+        slot: SlotId,
+        /// What.
+        ident: Ident,
+    },
+    /// Renames what a slot holds into a free place, `RENAME_NOREPLACE`. Taken back by evacuating it.
+    Place {
+        /// From where.
+        slot: SlotId,
+        /// To where, a new path.
+        to: Place,
+        /// What.
+        ident: Ident,
+    },
+    /// Swaps what a slot holds with what is at a place, `RENAME_EXCHANGE`. It is its own inverse.
+    Exchange {
+        /// The slot: holds `new` before and `old` after.
+        slot: SlotId,
+        /// The place: holds `old` before and `new` after.
+        at: Place,
+        /// What comes.
+        new: Ident,
+        /// What goes.
+        old: Ident,
+    },
+    /// Gives an object that is at `existing` a further name. Taken back by removing that name.
+    Link {
+        /// A name it has by then, a new path.
+        existing: Place,
+        /// The further name, a new path.
+        to: Place,
+        /// What.
+        ident: Ident,
+    },
+    /// Writes the content of a slot into the inode at a place, because names outside the base
+    /// share that inode. Taken back by writing `preimage` the same way.
+    Rewrite {
+        /// The place, a new path.
+        at: Place,
+        /// The inode that stays.
+        ident: Ident,
+        /// Holds the new content.
+        content: SlotId,
+        /// Holds a complete copy of the old content.
+        preimage: SlotId,
+    },
+    /// Sets mode, owner, times and extended attributes.
+    SetMeta {
+        /// The place, a new path.
+        at: Place,
+        /// Which inode.
+        ident: Ident,
+        /// As it was.
+        before: Meta,
+        /// As it shall be.
+        after: Meta,
+    },
+}
+
+/// A sealed plan. Once it is durable, the commit happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Whose.
+    pub txn: TxnId,
+    /// The generation it makes.
+    pub generation: Generation,
+    /// The generations it takes back, newest first; empty for a commit.
+    pub undo_of: Vec<Generation>,
+    /// Who asked for it.
+    pub uid: u32,
+    /// When.
+    pub time: Timestamp,
+    /// `-m TEXT`
+    pub message: Vec<u8>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A committed generation: its plan, and the base as apply left it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GenerationRecord {
+    /// What was applied.
+    pub plan: Plan,
+    /// The state of every object that apply moved, linked, wrote or changed, read after apply.
+    /// Undo and later commits compare with these, since our own renames change `ctime`.
+    pub after: Vec<(Place, Fingerprint)>,
+    /// Bytes that its slots hold, for the limit on history.
+    pub history_bytes: u64,
+    /// Whether its slots were collected; it cannot be undone then.
+    pub pruned: bool,
+}

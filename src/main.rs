@@ -1,0 +1,5 @@
+//! The `txfs` command.
+
+fn main() -> std::process::ExitCode {
+    txfs::cli::main()
+}
