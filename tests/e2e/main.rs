@@ -1,0 +1,10 @@
+//! The whole program, over real mounts. Needs root and /dev/fuse and says so; the parts for
+//! ordinary users run as the user `txfs-test`, which `scripts/setup test` makes.
+
+mod bad_input;
+mod harness;
+mod main_job;
+mod manifest;
+mod ordinary_user;
+mod programs;
+mod traps;

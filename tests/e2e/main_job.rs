@@ -1,0 +1,207 @@
+//! Run, look, decide: the main job on a small tree with everything in it that a tree can have.
+
+use crate::harness::Work;
+use crate::manifest::{self, assert_same};
+
+/// A tree with every kind of entry.
+pub const TREE: &str = r#"
+mkdir -p src/deep/er docs empty
+printf 'fn main() {}\n' > src/main.rs
+printf 'a\nb\nc\n' > docs/notes.txt
+printf '#!/bin/sh\nexit 0\n' > tool; chmod 755 tool
+head -c 100000 /dev/zero | tr '\0' 'x' > big
+truncate -s 10M sparse; printf tail >> sparse
+ln -s src/main.rs link; ln -s /nowhere dangling
+ln docs/notes.txt docs/hard
+mkfifo pipe
+setfattr -n user.colour -v blue tool
+setfacl -m u:12345:r docs/notes.txt
+setfacl -d -m u:12345:rwx docs
+touch -d '2001-02-03 04:05:06.789' docs/notes.txt src empty .
+"#;
+
+/// Changes of every kind to [`TREE`].
+pub const CHANGES: &str = r#"
+rm -rf src/deep
+mv src lib
+echo more >> lib/main.rs
+rm tool
+printf 'A\n' > docs/notes.txt
+mkdir -p new/dir; echo n > new/dir/file; ln new/dir/file new/second
+ln -s file new/dir/link
+mkfifo new/pipe
+rmdir empty; echo now a file > empty
+chmod 600 big
+touch -d '1999-01-01' sparse
+setfattr -n user.taste -v sweet big
+rm dangling; mkdir dangling
+mv docs/hard docs/harder
+"#;
+
+#[test]
+fn nothing_reaches_the_base_before_commit() {
+    let work = Work::new();
+    work.sh(TREE);
+    let before = work.manifest();
+    work.run(CHANGES).ok();
+    assert_same("the base after run", &before, &work.manifest());
+}
+
+#[test]
+fn commit_makes_the_base_equal_to_the_view() {
+    let work = Work::new();
+    work.sh(TREE);
+    work.run(CHANGES).ok();
+    let view = work.beside("view");
+    std::fs::create_dir(&view).unwrap();
+    work.txfs(["mount", view.to_str().unwrap()]).ok();
+    let shown = manifest::read(&view, true);
+    work.txfs(["commit", "-m", "all kinds"]).ok();
+    let base = work.manifest();
+    assert_same("view before commit, base after", &shown, &base);
+    assert_same("base, view after commit", &base, &manifest::read(&view, true));
+    work.txfs(["umount"]).ok();
+    // The same changes made without txfs give the same tree.
+    let plain = Work::new();
+    plain.sh(TREE);
+    plain.sh(CHANGES);
+    assert_same("plain, base", &manifest::read(&plain.dir(), false), &manifest::read(&work.dir(), false));
+}
+
+#[test]
+fn abort_leaves_no_trace() {
+    let work = Work::new();
+    work.sh(TREE);
+    let before = work.manifest();
+    work.run(CHANGES).ok();
+    work.txfs(["abort"]).ok();
+    assert_same("the base after abort", &before, &work.manifest());
+    let status = work.txfs(["--json", "status"]).ok().json();
+    assert_eq!(status["changes"].as_array().map(Vec::len), Some(0), "{status}");
+    assert_eq!(status["staged_bytes"], 0);
+}
+
+#[test]
+fn undo_brings_everything_back_and_undo_of_undo_is_redo() {
+    let work = Work::new();
+    work.sh(TREE);
+    let before = work.manifest();
+    work.run(CHANGES).ok();
+    work.txfs(["commit"]).ok();
+    let after = work.manifest();
+    work.txfs(["undo"]).ok();
+    assert_same("before, after undo", &before, &work.manifest());
+    work.txfs(["undo", "2"]).ok();
+    assert_same("after commit, after redo", &after, &work.manifest());
+    work.txfs(["undo", "--to", "0"]).ok();
+    assert_same("before, after undo --to 0", &before, &work.manifest());
+}
+
+#[test]
+fn several_commits_undo_in_any_legal_order() {
+    let work = Work::new();
+    work.sh("echo 0 > a; echo 0 > b");
+    let start = work.manifest();
+    for (n, script) in ["echo 1 > a", "echo 1 > b", "echo 2 > a", "mkdir d; mv b d"].iter().enumerate() {
+        work.run(script).ok();
+        work.txfs(["commit"]).ok();
+        assert_eq!(work.generation(), n as u64 + 1);
+    }
+    let last = work.manifest();
+    let said = work.txfs(["--json", "undo", "1"]).code(6).json();
+    assert!(said["conflicts"].to_string().contains('3'), "the blocking generation is named: {said}");
+    assert_same("a refused undo changes nothing", &last, &work.manifest());
+    work.txfs(["undo", "3"]).ok();
+    assert_eq!(std::fs::read_to_string(work.path("a")).unwrap(), "1\n");
+    work.txfs(["undo", "--to", "0"]).ok();
+    assert_same("start, undo --to 0", &start, &work.manifest());
+}
+
+#[test]
+fn undo_with_dependents_takes_the_later_ones_along() {
+    let work = Work::new();
+    work.sh("echo 0 > a; echo 0 > b");
+    for script in ["echo 1 > a", "echo 1 > b", "echo 2 > a"] {
+        work.run(script).ok();
+        work.txfs(["commit"]).ok();
+    }
+    let said = work.txfs(["--json", "undo", "1", "--with-dependents"]).ok().json();
+    assert_eq!(said["undone"].to_string(), "[3,1]");
+    assert_eq!(std::fs::read_to_string(work.path("a")).unwrap(), "0\n");
+    assert_eq!(std::fs::read_to_string(work.path("b")).unwrap(), "1\n");
+}
+
+#[test]
+fn run_returns_what_the_command_returns() {
+    let work = Work::new();
+    work.run("exit 7").code(7);
+    work.run("kill -TERM $$").code(128 + 15);
+    work.txfs(["run", "--", "/no/such/program"]).code(127);
+    work.sh("echo x > plain");
+    work.txfs(["run", "--", "./plain"]).code(126);
+    let said = work.run("echo $TXFS $TXFS_TXN; pwd; cat /proc/self/status | grep -c .").ok();
+    let mut lines = said.out.lines();
+    assert_eq!(lines.next(), Some("1 main"));
+    assert_eq!(lines.next(), work.dir().to_str(), "absolute paths keep working");
+}
+
+#[test]
+fn run_commits_on_success_and_aborts_on_failure_when_told() {
+    let work = Work::new();
+    work.txfs(["run", "--on-success", "commit", "--", "sh", "-c", "echo 1 > a"]).ok();
+    assert!(work.path("a").exists());
+    work.txfs(["run", "--on-failure", "abort", "--", "sh", "-c", "echo 2 > a; exit 3"]).code(3);
+    assert_eq!(std::fs::read_to_string(work.path("a")).unwrap(), "1\n");
+    let status = work.txfs(["--json", "status"]).ok().json();
+    assert_eq!(status["changes"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn two_transactions_do_not_see_each_other_and_the_second_commit_is_stale() {
+    let work = Work::new();
+    work.sh("echo 0 > a; echo 0 > b");
+    work.txfs(["run", "--txn", "one", "--", "sh", "-c", "echo 1 > a"]).ok();
+    work.txfs(["run", "--txn", "two", "--", "sh", "-ec", "grep 0 a; echo 2 > b"]).ok();
+    work.txfs(["commit", "--txn", "one"]).ok();
+    // Its view is still that of its own generation.
+    work.txfs(["run", "--txn", "two", "--", "sh", "-ec", "grep 0 a; grep 2 b"]).ok();
+    let said = work.txfs(["commit", "--txn", "two", "--json"]).code(5).json();
+    assert_eq!(said["code"], "stale");
+    assert_eq!(said["ok"], false);
+    work.txfs(["run", "--txn", "two", "--", "grep", "2", "b"]).ok();
+    work.txfs(["abort", "--txn", "two"]).ok();
+    assert_eq!(work.sh("cat a b").out, "1\n0\n");
+}
+
+#[test]
+fn the_patch_applies_with_git() {
+    let work = Work::new();
+    work.sh("mkdir d; printf 'a\\nb\\n' > d/text; head -c 3000 /dev/urandom > bin; ln -s a l; echo x > run; printf 'no newline' > n");
+    work.sh("cp -a . ../copy; rm -rf ../copy/.txfs; cd ../copy; git init -q .");
+    work.run("echo c >> d/text; head -c 3000 /dev/urandom > bin; ln -sfn b l; chmod 755 run; mv d/text d/moved; printf 'new' > n; printf '\\0\\1' > '\tna\"me'; rm -f gone").ok();
+    let patch = work.txfs(["diff"]).ok();
+    std::fs::write(work.beside("patch"), &patch.raw).unwrap();
+    work.sh("cd ../copy; git apply ../patch");
+    work.txfs(["commit"]).ok();
+    let strip = |mut m: manifest::Manifest| {
+        m.retain(|p, i| !p.starts_with(b".git") && i.kind != "dir");
+        m
+    };
+    assert_same(
+        "base, patched copy",
+        &strip(manifest::read(&work.dir(), false)),
+        &strip(manifest::read(&work.beside("copy"), false)),
+    );
+}
+
+#[test]
+fn a_git_repository_worked_on_in_a_transaction_is_sound_after_commit() {
+    let work = Work::new();
+    work.sh("git init -q . && git config user.email a@b && git config user.name a && echo 1 > f && git add f && git commit -qm one");
+    work.run("echo 2 > f; git commit -qam two; git mv f g; git commit -qm three; git gc -q; git checkout -qb other; echo 3 > h; git add h; git commit -qm four; git rebase -q HEAD~2 && git worktree add -q wt HEAD~1 && git fsck --strict").ok();
+    assert_eq!(work.sh("git log --oneline | wc -l").out.trim(), "1");
+    work.txfs(["commit"]).ok();
+    assert_eq!(work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l").out.trim(), "4");
+    work.txfs(["undo"]).ok();
+    assert_eq!(work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l").out.trim(), "1");
+}
