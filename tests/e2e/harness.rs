@@ -28,7 +28,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         use std::os::unix::process::ExitStatusExt;
         Said {
             code: output.status.code().unwrap_or_else(|| 1000 + output.status.signal().unwrap_or(0)),

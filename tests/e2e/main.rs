@@ -2,6 +2,7 @@
 //! ordinary users run as the user `txfs-test`, which `scripts/setup test` makes.
 
 mod bad_input;
+mod crash;
 mod harness;
 mod main_job;
 mod manifest;
