@@ -4,16 +4,26 @@
 //! records may stand, and the [sled](https://docs.rs/sled) store that holds them. It knows nothing
 //! of FUSE, of the command line, or of how effects reach the disk.
 
+pub mod codec;
 pub mod effect;
+pub mod error;
 pub mod id;
 pub mod name;
 pub mod object;
+pub mod order;
 pub mod plan;
 pub mod record;
+mod seal;
+pub mod store;
+mod writer;
 
 pub use effect::*;
+pub use error::JournalError;
 pub use id::*;
 pub use name::{BadName, Name, RelPath};
 pub use object::*;
-pub use plan::{GenerationRecord, Plan};
-pub use record::*;
+pub use plan::{GenerationHead, GenerationRecord, Plan, PlanHead, Step};
+pub use record::{EffectEntry, Entry, Record, TxnHead, TxnState};
+pub use seal::Sealed;
+pub use store::Journal;
+pub use writer::TxnWriter;

@@ -7,6 +7,7 @@
 //!
 //! Steps stand in the order of their phases:
 //!
+//! 0. [`Step::Fetch`] (undo only): what an older generation displaced comes over from its slot.
 //! 1. [`Step::Evacuate`], deepest old path first: every entry that leaves its place goes to a slot.
 //! 2. [`Step::Place`], [`Step::Exchange`], [`Step::Link`], [`Step::Rewrite`], shallowest new path first.
 //! 3. [`Step::SetMeta`], deepest new path first.
@@ -20,6 +21,18 @@ use crate::object::{Fingerprint, Ident, Meta, Place, Timestamp};
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// Renames what a slot of an older generation holds to a slot of this one. Taken back by
+    /// renaming it to where it was.
+    Fetch {
+        /// The older generation.
+        from: Generation,
+        /// Its slot.
+        from_slot: SlotId,
+        /// The slot here.
+        slot: SlotId,
+        /// What.
+        ident: Ident,
+    },
     /// Renames an entry of the base to a slot. Taken back by placing it again.
     Evacuate {
         /// From where, an old path.
@@ -83,6 +96,79 @@ pub enum Step {
     },
 }
 
+/// A plan without its steps, which are stored in chunks beside it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanHead {
+    /// Whose.
+    pub txn: TxnId,
+    /// The generation it makes.
+    pub generation: Generation,
+    /// The generations it takes back, newest first; empty for a commit.
+    pub undo_of: Vec<Generation>,
+    /// Who asked for it.
+    pub uid: u32,
+    /// When.
+    pub time: Timestamp,
+    /// `-m TEXT`
+    pub message: Vec<u8>,
+    /// How many steps.
+    pub steps: u64,
+}
+
+/// A generation without the long lists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GenerationHead {
+    /// Its plan.
+    pub plan: PlanHead,
+    /// How many fingerprints.
+    pub after: u64,
+    /// Bytes that its slots hold.
+    pub history_bytes: u64,
+    /// Entries it changed, as a person counts them.
+    pub entries: u64,
+    /// Whether its slots were collected.
+    pub pruned: bool,
+}
+
+impl Plan {
+    /// The plan without its steps.
+    #[must_use]
+    pub fn head(&self) -> PlanHead {
+        PlanHead {
+            txn: self.txn,
+            generation: self.generation,
+            undo_of: self.undo_of.clone(),
+            uid: self.uid,
+            time: self.time,
+            message: self.message.clone(),
+            steps: self.steps.len() as u64,
+        }
+    }
+}
+
+impl PlanHead {
+    /// The plan with its steps.
+    #[must_use]
+    pub fn with(self, steps: Vec<Step>) -> Plan {
+        let PlanHead { txn, generation, undo_of, uid, time, message, steps: _ } = self;
+        Plan { txn, generation, undo_of, uid, time, message, steps }
+    }
+}
+
+impl GenerationRecord {
+    /// The record without the long lists.
+    #[must_use]
+    pub fn head(&self) -> GenerationHead {
+        GenerationHead {
+            plan: self.plan.head(),
+            after: self.after.len() as u64,
+            history_bytes: self.history_bytes,
+            entries: self.entries,
+            pruned: self.pruned,
+        }
+    }
+}
+
 /// A sealed plan. Once it is durable, the commit happens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
@@ -112,6 +198,8 @@ pub struct GenerationRecord {
     pub after: Vec<(Place, Fingerprint)>,
     /// Bytes that its slots hold, for the limit on history.
     pub history_bytes: u64,
+    /// Entries it changed, as a person counts them.
+    pub entries: u64,
     /// Whether its slots were collected; it cannot be undone then.
     pub pruned: bool,
 }

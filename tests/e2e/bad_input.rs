@@ -35,7 +35,8 @@ fn a_workspace_that_must_not_be_one() {
     let said = work.txfs(["-C", "/", "run", "--", "true"]).code(125);
     assert!(said.err.contains("--force"), "{}", said.err);
     assert!(!std::path::Path::new("/.txfs").exists());
-    let said = work.command(TXFS).args(["-C", "/root", "begin"]).env("HOME", "/root").output().unwrap();
+    let said =
+        work.command(TXFS).args(["-C", "/root", "begin"]).env("HOME", "/root").output().unwrap();
     assert_eq!(said.status.code(), Some(3), "{}", String::from_utf8_lossy(&said.stderr));
     work.txfs(["-C", "/no/such/dir", "begin"]).code(9);
     work.sh("echo x > file");
@@ -47,7 +48,11 @@ fn a_store_on_another_device() {
     let work = Work::new();
     let said = work.txfs(["--store", "/dev/shm/txfs-e2e-store", "begin"]);
     assert_ne!(said.code, 0);
-    assert!(said.err.contains("/dev/shm/txfs-e2e-store") && said.err.contains("Hint:"), "{}", said.err);
+    assert!(
+        said.err.contains("/dev/shm/txfs-e2e-store") && said.err.contains("Hint:"),
+        "{}",
+        said.err
+    );
 }
 
 #[test]
@@ -102,7 +107,8 @@ fn verbs_work_from_inside_the_view_and_from_below() {
     work.sh("mkdir -p sub/deep; echo 1 > sub/deep/a");
     let bin = work.bin();
     let bin = bin.display();
-    work.run(&format!("cd sub/deep; echo 2 > a; {bin} status | grep -q sub/deep/a; {bin} commit")).ok();
+    work.run(&format!("cd sub/deep; echo 2 > a; {bin} status | grep -q sub/deep/a; {bin} commit"))
+        .ok();
     assert_eq!(work.sh("cat sub/deep/a").out, "2\n");
     assert_eq!(work.sh(&format!("cd sub/deep && {bin} --json status")).json()["generation"], 1);
 }
@@ -124,7 +130,12 @@ fn a_corrupt_journal_is_reported_and_nothing_is_lost() {
     assert!(said.err.contains("Hint:") && said.err.contains("doctor"), "{}", said.err);
     let doctor = work.txfs(["doctor"]);
     assert_ne!(doctor.code, 0);
-    assert!(doctor.out.contains("staged") || doctor.err.contains("staged"), "{}{}", doctor.out, doctor.err);
+    assert!(
+        doctor.out.contains("staged") || doctor.err.contains("staged"),
+        "{}{}",
+        doctor.out,
+        doctor.err
+    );
     assert_eq!(work.sh("cat keep; cat .txfs/staged/*/*").out, "base\nstaged\n");
 }
 
@@ -154,7 +165,13 @@ fn a_full_disk_loses_nothing() {
     work.sh("truncate -s 24M ../img; mkfs.ext4 -q -m 0 ../img; mount -o loop ../img .");
     let dir = work.dir();
     let at = |args: &[&str]| work.command_in("/").arg("-C").arg(&dir).args(args).output().unwrap();
-    let run = at(&["run", "--", "sh", "-c", "echo kept > kept; dd if=/dev/zero of=big bs=64k 2>err; grep -q 'No space' err"]);
+    let run = at(&[
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo kept > kept; dd if=/dev/zero of=big bs=64k 2>err; grep -q 'No space' err",
+    ]);
     let abort = at(&["abort"]);
     let again = at(&["run", "--on-success", "commit", "--", "sh", "-c", "echo 2 > small"]);
     at(&["__stop", "--force"]);
@@ -192,11 +209,13 @@ P"#,
 fn history_has_its_limits() {
     let work = Work::new();
     for i in 0..70 {
-        work.txfs(["run", "--on-success", "commit", "--", "sh", "-c", &format!("echo {i} > a")]).ok();
+        work.txfs(["run", "--on-success", "commit", "--", "sh", "-c", &format!("echo {i} > a")])
+            .ok();
     }
     work.txfs(["gc"]).ok();
     let kept = work.txfs(["--json", "history"]).ok().json();
-    let with_undo = kept["generations"].as_array().unwrap().iter().filter(|g| g["pruned"] == false).count();
+    let with_undo =
+        kept["generations"].as_array().unwrap().iter().filter(|g| g["pruned"] == false).count();
     assert_eq!(with_undo, 64);
     let said = refused(&work, &["undo", "1"], 9);
     assert_eq!(said["code"], "pruned");

@@ -38,7 +38,8 @@ impl Disk {
     fn new(kind: Option<&str>) -> Disk {
         let work = Work::new();
         let image = kind.map(|kind| {
-            let image = PathBuf::from(format!("/dev/shm/txfs-crash-{}-{kind}.img", std::process::id()));
+            let image =
+                PathBuf::from(format!("/dev/shm/txfs-crash-{}-{kind}.img", std::process::id()));
             let _ = std::fs::remove_file(&image);
             let sized = Command::new("truncate").args(["-s", "400M"]).arg(&image).status().unwrap();
             assert!(sized.success());
@@ -53,7 +54,8 @@ impl Disk {
 
     fn attach(&self) {
         if let Some(image) = &self.image {
-            let done = Command::new("mount").args(["-o", "loop"]).arg(image).arg(self.work.dir()).status();
+            let done =
+                Command::new("mount").args(["-o", "loop"]).arg(image).arg(self.work.dir()).status();
             assert!(done.unwrap().success());
         }
     }
@@ -68,7 +70,11 @@ impl Disk {
     fn die(&self, death: Death) {
         let Death::Power(flag) = death else { return };
         let code = "import fcntl,os,struct,sys\nfd=os.open(sys.argv[1],os.O_RDONLY)\nfcntl.ioctl(fd,0x8004587d,struct.pack('I',int(sys.argv[2])))";
-        let done = Command::new("python3").args(["-c", code]).arg(self.work.dir()).arg(flag.to_string()).status();
+        let done = Command::new("python3")
+            .args(["-c", code])
+            .arg(self.work.dir())
+            .arg(flag.to_string())
+            .status();
         assert!(done.unwrap().success());
         self.detach();
         self.attach();
@@ -88,7 +94,8 @@ impl Disk {
     }
 
     fn sh(&self, script: &str) {
-        let done = Command::new("sh").args(["-ec", script]).current_dir(self.dir()).status().unwrap();
+        let done =
+            Command::new("sh").args(["-ec", script]).current_dir(self.dir()).status().unwrap();
         assert!(done.success());
     }
 }
@@ -191,7 +198,8 @@ fn round(disk: &Disk, doing: Doing, point: &str, n: u32, death: Death) -> bool {
             assert_same(&format!("{what}, done again"), &old, &tree(&disk.dir()));
         }
     }
-    let next = disk.txfs(&["run", "--on-success", "commit", "--", "sh", "-c", "echo next > next"], None);
+    let next =
+        disk.txfs(&["run", "--on-success", "commit", "--", "sh", "-c", "echo next > next"], None);
     assert_eq!(next.code, 0, "{what}: the next commit: {}", next.err);
     let doctor = disk.txfs(&["doctor"], None);
     assert_eq!(doctor.code, 0, "{what}: {}{}", doctor.out, doctor.err);

@@ -31,7 +31,10 @@ impl Said {
     pub fn of(output: Output) -> Said {
         use std::os::unix::process::ExitStatusExt;
         Said {
-            code: output.status.code().unwrap_or_else(|| 1000 + output.status.signal().unwrap_or(0)),
+            code: output
+                .status
+                .code()
+                .unwrap_or_else(|| 1000 + output.status.signal().unwrap_or(0)),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
             raw: output.stdout,
@@ -84,7 +87,8 @@ impl Work {
         let copy = work.temp.path().join("bin/txfs");
         fs::copy(TXFS, &copy).unwrap();
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(work.temp.path().join("runtime"), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(work.temp.path().join("runtime"), fs::Permissions::from_mode(0o700))
+            .unwrap();
         work
     }
 
@@ -108,7 +112,14 @@ impl Work {
         let mut command = if self.user {
             let mut c = Command::new("setpriv");
             let (uid, gid) = test_user();
-            c.args(["--reuid", &uid.to_string(), "--regid", &gid.to_string(), "--clear-groups", "--"]);
+            c.args([
+                "--reuid",
+                &uid.to_string(),
+                "--regid",
+                &gid.to_string(),
+                "--clear-groups",
+                "--",
+            ]);
             c.arg(program);
             c.env("HOME", "/home/txfs-test").env("USER", "txfs-test");
             c.env("XDG_RUNTIME_DIR", self.beside("runtime"));
@@ -208,13 +219,20 @@ pub fn kill_and_wait(pid: u32) {
     let fd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(), 1, "it lives on");
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(),
+        1,
+        "it lives on"
+    );
 }
 
 /// Fails where the suite cannot show anything.
 #[track_caller]
 pub fn require_root() {
-    assert!(rustix::process::geteuid().is_root(), "these tests need root: run scripts/test as root");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "these tests need root: run scripts/test as root"
+    );
     assert!(Path::new("/dev/fuse").exists(), "these tests need /dev/fuse: modprobe fuse");
 }
 

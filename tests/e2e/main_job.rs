@@ -65,7 +65,11 @@ fn commit_makes_the_base_equal_to_the_view() {
     let plain = Work::new();
     plain.sh(TREE);
     plain.sh(CHANGES);
-    assert_same("plain, base", &manifest::read(&plain.dir(), false), &manifest::read(&work.dir(), false));
+    assert_same(
+        "plain, base",
+        &manifest::read(&plain.dir(), false),
+        &manifest::read(&work.dir(), false),
+    );
 }
 
 #[test]
@@ -102,14 +106,19 @@ fn several_commits_undo_in_any_legal_order() {
     let work = Work::new();
     work.sh("echo 0 > a; echo 0 > b");
     let start = work.manifest();
-    for (n, script) in ["echo 1 > a", "echo 1 > b", "echo 2 > a", "mkdir d; mv b d"].iter().enumerate() {
+    for (n, script) in
+        ["echo 1 > a", "echo 1 > b", "echo 2 > a", "mkdir d; mv b d"].iter().enumerate()
+    {
         work.run(script).ok();
         work.txfs(["commit"]).ok();
         assert_eq!(work.generation(), n as u64 + 1);
     }
     let last = work.manifest();
     let said = work.txfs(["--json", "undo", "1"]).code(6).json();
-    assert!(said["conflicts"].to_string().contains('3'), "the blocking generation is named: {said}");
+    assert!(
+        said["conflicts"].to_string().contains('3'),
+        "the blocking generation is named: {said}"
+    );
     assert_same("a refused undo changes nothing", &last, &work.manifest());
     work.txfs(["undo", "3"]).ok();
     assert_eq!(std::fs::read_to_string(work.path("a")).unwrap(), "1\n");
@@ -201,7 +210,17 @@ fn a_git_repository_worked_on_in_a_transaction_is_sound_after_commit() {
     work.run("echo 2 > f; git commit -qam two; git mv f g; git commit -qm three; git gc -q; git checkout -qb other; echo 3 > h; git add h; git commit -qm four; git rebase -q HEAD~2 && git worktree add -q wt HEAD~1 && git fsck --strict").ok();
     assert_eq!(work.sh("git log --oneline | wc -l").out.trim(), "1");
     work.txfs(["commit"]).ok();
-    assert_eq!(work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l").out.trim(), "4");
+    assert_eq!(
+        work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l")
+            .out
+            .trim(),
+        "4"
+    );
     work.txfs(["undo"]).ok();
-    assert_eq!(work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l").out.trim(), "1");
+    assert_eq!(
+        work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l")
+            .out
+            .trim(),
+        "1"
+    );
 }

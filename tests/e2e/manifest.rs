@@ -75,7 +75,8 @@ fn visit(
         },
     );
     if kind.is_dir() {
-        let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();
         for child in names {
             if rel.is_empty() && child == ".txfs" {

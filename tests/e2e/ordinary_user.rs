@@ -29,7 +29,11 @@ fn run_commit_undo() {
     let plain = Work::of_user();
     plain.sh(TREE);
     plain.sh(CHANGES);
-    assert_same("plain, base", &manifest::read(&plain.dir(), false), &manifest::read(&work.dir(), false));
+    assert_same(
+        "plain, base",
+        &manifest::read(&plain.dir(), false),
+        &manifest::read(&work.dir(), false),
+    );
     plain.sh("chmod 755 docs ro");
     work.txfs(["undo"]).ok();
     assert_same("before, after undo", &before, &work.manifest());
@@ -110,7 +114,11 @@ fn root_joins_the_users_daemon() {
     let work = Work::of_user();
     work.run("echo 1 > a").ok();
     let bin = work.beside("bin/txfs");
-    let as_root = std::process::Command::new(&bin).args(["--json", "status"]).current_dir(work.dir()).output().unwrap();
+    let as_root = std::process::Command::new(&bin)
+        .args(["--json", "status"])
+        .current_dir(work.dir())
+        .output()
+        .unwrap();
     assert!(as_root.status.success(), "{}", String::from_utf8_lossy(&as_root.stderr));
     let said: serde_json::Value = serde_json::from_slice(&as_root.stdout).unwrap();
     assert_eq!(said["counts"]["added"], 1);

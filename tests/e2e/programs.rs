@@ -29,7 +29,11 @@ fn same_as_plain(setup: &str, script: &str, differs: &[&str]) -> Work {
 fn git_clone_commit_rebase() {
     let setup = "git init -q --bare r; git init -q s; cd s; git config user.email a@b; git config user.name a; export GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'; for i in 1 2 3; do echo $i > f$i; git add .; git commit -qm $i; done; git push -q ../r HEAD:main";
     let script = "export GIT_AUTHOR_DATE='2021-01-01T00:00:00Z' GIT_COMMITTER_DATE='2021-01-01T00:00:00Z'; git clone -q -b main r c; cd c; git config user.email a@b; git config user.name a; git checkout -qb side HEAD~1; echo x > side; git add side; git commit -qm side; git rebase -q main; git mv f1 g1; git commit -qm mv; git stash list; git status --porcelain; git fsck --strict";
-    let work = same_as_plain(setup, script, &[".git/index", ".git/logs", ".git/hooks", "FETCH_HEAD", "ORIG_HEAD"]);
+    let work = same_as_plain(
+        setup,
+        script,
+        &[".git/index", ".git/logs", ".git/hooks", "FETCH_HEAD", "ORIG_HEAD"],
+    );
     work.sh("cd c; git status --porcelain | wc -l | grep -q ^0; git fsck --strict");
 }
 
@@ -51,7 +55,10 @@ fn npm_and_node_modules() {
 #[test]
 fn python_venv_with_pip() {
     let work = Work::new();
-    work.run("python3 -m venv v; v/bin/python -m pip --version; v/bin/python -c 'import json, sqlite3'").ok();
+    work.run(
+        "python3 -m venv v; v/bin/python -m pip --version; v/bin/python -c 'import json, sqlite3'",
+    )
+    .ok();
     work.txfs(["commit"]).ok();
     work.sh("v/bin/python -m pip --version");
 }
@@ -77,7 +84,11 @@ fn tar_and_rsync_round_trips() {
 #[test]
 fn find_delete_and_moves_of_big_directories() {
     let setup = "mkdir -p t/{a,b,c} 2>/dev/null || mkdir -p t/a t/b t/c; for d in t/a t/b t/c; do (cd $d; seq 300 | xargs touch); done; mkdir keep; echo 1 > keep/f";
-    same_as_plain(setup, "find t/a -delete; mv t/b moved; mv t/c t/d; mv t/d/7 moved/; find keep -name f -exec sed -i s/1/2/ {} +", &[]);
+    same_as_plain(
+        setup,
+        "find t/a -delete; mv t/b moved; mv t/c t/d; mv t/d/7 moved/; find keep -name f -exec sed -i s/1/2/ {} +",
+        &[],
+    );
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn lock_files_renamed_over_their_target_again_and_again() {
 fn rmdir_of_a_directory_that_is_full_only_in_the_view() {
     let work = Work::new();
     work.sh("mkdir e");
-    work.run("echo 1 > e/f; if rmdir e 2>err; then exit 9; fi; grep -q 'not empty' err; cat e/f").ok();
+    work.run("echo 1 > e/f; if rmdir e 2>err; then exit 9; fi; grep -q 'not empty' err; cat e/f")
+        .ok();
     work.txfs(["commit"]).ok();
     assert_eq!(work.sh("cat e/f").out, "1\n");
 }
@@ -142,7 +143,10 @@ fn a_hard_linked_pair_stays_one_file() {
     let before = work.manifest();
     work.run("echo 1 > a; grep 1 b; [ $(stat -c %h a) = 2 ]; [ $(stat -c %i a) = $(stat -c %i b) ]; echo 2 >> c").ok();
     work.txfs(["commit"]).ok();
-    assert_eq!(work.sh("cat b; [ a -ef b ]; [ c -ef ../outside ]; cat ../outside").out, "1\n0\n2\n");
+    assert_eq!(
+        work.sh("cat b; [ a -ef b ]; [ c -ef ../outside ]; cat ../outside").out,
+        "1\n0\n2\n"
+    );
     work.txfs(["undo"]).ok();
     assert_same("before, after undo", &before, &work.manifest());
     work.sh("[ a -ef b ]; [ c -ef ../outside ]; grep 0 ../outside; ! grep 2 ../outside");
@@ -162,7 +166,10 @@ fn metadata_of_an_untouched_file_never_reaches_the_base_before_commit() {
     assert_eq!(ctime, fs::metadata(work.path("a")).unwrap().ctime_nsec());
     work.run(script).ok();
     work.txfs(["commit"]).ok();
-    assert_eq!(work.sh("stat -c '%a %u %g %Y' a; getfattr --only-values -n user.k a").out, "600 1234 1234 315532800\n2");
+    assert_eq!(
+        work.sh("stat -c '%a %u %g %Y' a; getfattr --only-values -n user.k a").out,
+        "600 1234 1234 315532800\n2"
+    );
     work.txfs(["undo"]).ok();
     assert_same("after undo", &before, &work.manifest());
 }
@@ -179,7 +186,11 @@ fn status_and_diff_answer_while_a_build_runs() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     for _ in 0..5 {
         work.txfs(["status"]).ok();
         work.txfs(["diff"]).ok();
@@ -214,7 +225,11 @@ fn output_may_end_early() {
     let bin = bin.display();
     for verb in ["status", "log", "diff", "diff --name-status", "log --json"] {
         let said = work.sh(&format!("set -o pipefail 2>/dev/null || true; {bin} {verb} 2>err | head -1 >/dev/null; cat err >&2; rm err"));
-        assert!(!said.err.contains("panic") && !said.err.contains("Broken pipe"), "{verb}: {}", said.err);
+        assert!(
+            !said.err.contains("panic") && !said.err.contains("Broken pipe"),
+            "{verb}: {}",
+            said.err
+        );
     }
 }
 
@@ -232,7 +247,8 @@ fn nothing_extra_is_left_in_the_base() {
     work.sh("mkdir d; echo 1 > d/a; chmod 750 d");
     work.run("echo 2 > d/a; echo 3 > d/b; mkdir d/e").ok();
     work.txfs(["commit"]).ok();
-    let said = work.sh("find . -path ./.txfs -prune -o -print | sort; stat -c %a d; getfattr -d -m - -R d .");
+    let said = work
+        .sh("find . -path ./.txfs -prune -o -print | sort; stat -c %a d; getfattr -d -m - -R d .");
     assert_eq!(said.out.trim(), ".\n./d\n./d/a\n./d/b\n./d/e\n750");
 }
 
@@ -278,7 +294,11 @@ fn ten_thousand_changes_hide_no_deletion() {
     work.run("cd d; rm 7 1234 1999; for i in $(seq 10000); do :> n$i; done").ok();
     let out = work.txfs(["status"]).ok().out;
     for gone in ["d/7", "d/1234", "d/1999"] {
-        assert!(out.lines().any(|l| l.contains('D') && l.trim_end().ends_with(gone) || l.contains("deleted") && l.contains(gone)), "{gone} is missing");
+        assert!(
+            out.lines().any(|l| l.contains('D') && l.trim_end().ends_with(gone)
+                || l.contains("deleted") && l.contains(gone)),
+            "{gone} is missing"
+        );
     }
     let first_new = out.find("d/n1").unwrap_or(usize::MAX);
     assert!(out.find("d/1999").unwrap() < first_new, "deletions come first");
@@ -300,7 +320,9 @@ fn undo_of_a_deleted_executable_brings_back_its_mode() {
 #[test]
 fn a_big_directory_that_is_only_moved_is_not_copied() {
     let work = Work::new();
-    work.sh("mkdir t; head -c 64M /dev/urandom > t/blob; mkdir t/sub; cd t/sub; seq 1000 | xargs touch");
+    work.sh(
+        "mkdir t; head -c 64M /dev/urandom > t/blob; mkdir t/sub; cd t/sub; seq 1000 | xargs touch",
+    );
     work.run("mv t u; chmod 600 u/blob").ok();
     let status = work.txfs(["--json", "status"]).ok().json();
     assert_eq!(status["staged_bytes"], 0, "{status}");
@@ -314,8 +336,14 @@ fn parallel_writers_in_two_mounts_do_not_mix() {
     let work = Work::new();
     work.sh("echo 0 > f");
     let spawn = |txn: &str, text: &str| {
-        let script = format!("for i in $(seq 300); do echo {text} > f; grep -q {text} f || exit 9; echo {text}$i > n$i; done");
-        work.command(work.bin()).args(["run", "--txn", txn, "--", "sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap()
+        let script = format!(
+            "for i in $(seq 300); do echo {text} > f; grep -q {text} f || exit 9; echo {text}$i > n$i; done"
+        );
+        work.command(work.bin())
+            .args(["run", "--txn", txn, "--", "sh", "-c", &script])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
     };
     let (mut one, mut two) = (spawn("one", "aaa"), spawn("two", "bbb"));
     assert!(one.wait().unwrap().success() && two.wait().unwrap().success());
@@ -371,7 +399,13 @@ fn sqlite_works_in_wal_and_rollback_mode() {
         ))
         .ok();
         work.txfs(["commit"]).ok();
-        assert_eq!(work.sh(&format!("sqlite3 {mode}.db 'pragma integrity_check; select count(*)>0 from t'")).out, "ok\n1\n");
+        assert_eq!(
+            work.sh(&format!(
+                "sqlite3 {mode}.db 'pragma integrity_check; select count(*)>0 from t'"
+            ))
+            .out,
+            "ok\n1\n"
+        );
     }
 }
 
