@@ -1,5 +1,7 @@
 //! Transactions for directories. See `DESIGN.md`.
 
+pub mod base;
 pub mod cli;
 pub mod proto;
+pub mod sys;
 pub mod view;

@@ -21,13 +21,13 @@ use crate::record::{Entry, Record};
 use crate::store::{frame, record_key};
 
 /// Records that may wait in the queue before an append has to wait.
-pub const QUEUE: usize = 8192;
+pub(crate) const QUEUE: usize = 8192;
 /// Records in one chunk.
-pub const CHUNK_RECORDS: usize = 512;
+pub(crate) const CHUNK_RECORDS: usize = 512;
 /// Bytes after which a chunk is full; sled stores larger values in files of their own.
-pub const CHUNK_BYTES: usize = 64 << 10;
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 /// How long a queued record may wait for the kernel.
-pub const MAX_DELAY: Duration = Duration::from_millis(100);
+pub(crate) const MAX_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) enum Message {
     Record {
@@ -138,11 +138,11 @@ impl WriterThread {
                     deadline = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.pass(false);
+                    self.pass_alone(false);
                     deadline = None;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.pass(true);
+                    self.pass_alone(true);
                     return;
                 }
             }
@@ -199,6 +199,12 @@ impl WriterThread {
         let result = self.try_pass(durable);
         self.remember(&result);
         result
+    }
+
+    /// A pass that nobody waits for; its failure is remembered and told to the next who asks.
+    fn pass_alone(&mut self, durable: bool) {
+        let result = self.try_pass(durable);
+        self.remember(&result);
     }
 
     fn try_pass(&mut self, durable: bool) -> Result<(), JournalError> {

@@ -1,0 +1,88 @@
+//! What a later generation displaced: laid between an older view's delta and the base, so that the
+//! view goes on showing its own generation.
+
+use std::collections::HashMap;
+
+use txfs_journal::{Generation, GenerationRecord, Ident, Meta, Name, Place, SlotId, Step};
+
+/// What a generation changed, the way it was before.
+#[derive(Debug)]
+pub struct Layer {
+    /// The generation.
+    pub generation: Generation,
+    /// By directory inode and name: what was there; its slot if it is in this generation's history.
+    names: HashMap<(u64, Name), Option<(Ident, Option<SlotId>)>>,
+    /// By inode: attributes before, and the slot with the content before.
+    objects: HashMap<u64, Before>,
+}
+
+/// An object before the generation.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    /// Its attributes, if they changed.
+    pub meta: Option<Meta>,
+    /// A copy of its content, if that was rewritten in place.
+    pub content: Option<SlotId>,
+}
+
+impl Layer {
+    /// The layer of a generation.
+    #[must_use]
+    pub fn new(record: &GenerationRecord) -> Layer {
+        let mut layer = Layer {
+            generation: record.plan.generation,
+            names: HashMap::new(),
+            objects: HashMap::new(),
+        };
+        for step in &record.plan.steps {
+            layer.add(step);
+        }
+        layer
+    }
+
+    fn add(&mut self, step: &Step) {
+        match step {
+            Step::Fetch { .. } => {}
+            Step::Evacuate { from, slot, ident } => self.was(from, Some((*ident, Some(*slot)))),
+            Step::Exchange { slot, at, old, .. } => self.was(at, Some((*old, Some(*slot)))),
+            // A place that was evacuated first keeps what it held.
+            Step::Place { to, .. } | Step::Link { to, .. } => self.was(to, None),
+            Step::Rewrite { ident, preimage, .. } => {
+                self.objects.entry(ident.ino).or_default().content = Some(*preimage);
+            }
+            Step::SetMeta { ident, before, .. } => {
+                self.objects.entry(ident.ino).or_default().meta = Some(before.clone());
+            }
+        }
+    }
+
+    fn was(&mut self, place: &Place, what: Option<(Ident, Option<SlotId>)>) {
+        if let Some((_, name)) = place.path.split() {
+            self.names.entry((place.parent_ino, name)).or_insert(what);
+        }
+    }
+
+    /// What a name meant before: `None` if the generation did not change it.
+    #[must_use]
+    pub fn name(&self, dir_ino: u64, name: &Name) -> Option<Option<(Ident, Option<SlotId>)>> {
+        // Cloning the name for the key would cost an allocation per lookup; layers are few and small.
+        if self.names.is_empty() {
+            return None;
+        }
+        self.names.get(&(dir_ino, name.clone())).copied()
+    }
+
+    /// All names of a directory that the generation changed.
+    pub fn names_of(
+        &self,
+        dir_ino: u64,
+    ) -> impl Iterator<Item = (&Name, Option<(Ident, Option<SlotId>)>)> {
+        self.names.iter().filter(move |((dir, _), _)| *dir == dir_ino).map(|((_, n), w)| (n, *w))
+    }
+
+    /// What an object was before.
+    #[must_use]
+    pub fn object(&self, ino: u64) -> Option<&Before> {
+        self.objects.get(&ino)
+    }
+}

@@ -1,0 +1,433 @@
+//! Base objects that the kernel or the delta knows, and how to find them again.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use txfs_journal::{Generation, Ident, Kind, Name, ObjId, SlotId};
+
+use super::api::OpResult;
+use crate::base::{self, Base, SharedFd, Stat, Whereabouts};
+
+/// Directory fds kept open.
+const CACHED_DIRS: usize = 2048;
+
+/// A base object: which inode, and where it was met.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Which inode.
+    pub ident: Ident,
+    /// On which device.
+    pub dev: u64,
+    /// The directory of the base in which it was met.
+    pub parent: ObjId,
+    /// Its name there.
+    pub name: Name,
+    /// A later generation displaced it to here.
+    pub slot: Option<(Generation, SlotId)>,
+    /// Nodes whose `parent` this is.
+    children: u32,
+    /// Lookups that the kernel has not given back.
+    lookups: u64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    nodes: HashMap<ObjId, Node>,
+    by_inode: HashMap<(u64, u64), ObjId>,
+    /// Lookups of objects that are no base objects.
+    lookups: HashMap<ObjId, u64>,
+    dirs: HashMap<ObjId, SharedFd>,
+    next_new: u64,
+}
+
+/// The table of one view.
+#[derive(Debug)]
+pub struct Nodes {
+    base: Arc<Base>,
+    history: Arc<OwnedFd>,
+    root: SharedFd,
+    table: Mutex<Table>,
+}
+
+/// An object found: a directory, a name in it, and what is there.
+#[derive(Debug)]
+pub struct Located {
+    /// The directory.
+    pub dir: SharedFd,
+    /// The name; empty for the directory itself.
+    pub name: Vec<u8>,
+    /// What is there.
+    pub stat: Stat,
+}
+
+/// The errno of an I/O error; one that has none is logged and becomes `EIO`.
+pub fn errno(e: &std::io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or_else(|| {
+        log::error!("{e}");
+        Errno::IO
+    })
+}
+
+impl Nodes {
+    /// An empty table. `history` is the store's directory of that name.
+    ///
+    /// # Errors
+    /// If the root cannot be opened.
+    pub fn new(base: Arc<Base>, history: Arc<OwnedFd>) -> std::io::Result<Nodes> {
+        let root = Arc::new(base.root().try_clone_to_owned()?);
+        let stat = *base.root_stat();
+        let nodes = Nodes { base, history, root, table: Mutex::default() };
+        {
+            let mut table = nodes.lock();
+            table.next_new = ObjId::FIRST_NEW.0;
+            let name = Name::new("root").map_err(std::io::Error::other)?;
+            let node = Node {
+                ident: stat.ident,
+                dev: stat.dev,
+                parent: ObjId::ROOT,
+                name,
+                slot: None,
+                children: 1,
+                lookups: 1,
+            };
+            table.nodes.insert(ObjId::ROOT, node);
+            table.by_inode.insert((stat.dev, stat.ident.ino), ObjId::ROOT);
+        }
+        Ok(nodes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The base.
+    pub fn base(&self) -> &Arc<Base> {
+        &self.base
+    }
+
+    /// A number that no object of this view has had.
+    pub fn new_id(&self) -> ObjId {
+        let mut table = self.lock();
+        table.next_new += 1;
+        ObjId(table.next_new - 1)
+    }
+
+    /// Numbers from here on are free.
+    pub fn reserve(&self, used: ObjId) {
+        let mut table = self.lock();
+        table.next_new = table.next_new.max(used.0 + 1);
+    }
+
+    /// A base object by its number.
+    pub fn get(&self, obj: ObjId) -> Option<Node> {
+        self.lock().nodes.get(&obj).cloned()
+    }
+
+    /// The object that has an inode, if it is known.
+    pub fn by_inode(&self, dev: u64, ino: u64) -> Option<ObjId> {
+        self.lock().by_inode.get(&(dev, ino)).copied()
+    }
+
+    /// The number of a base object just met; remembers it.
+    pub fn met(
+        &self,
+        parent: ObjId,
+        name: &Name,
+        stat: &Stat,
+        slot: Option<(Generation, SlotId)>,
+    ) -> ObjId {
+        let mut table = self.lock();
+        let inode = (stat.dev, stat.ident.ino);
+        if let Some(&obj) = table.by_inode.get(&inode) {
+            if table.nodes.get(&obj).is_some_and(|n| n.ident == stat.ident) {
+                return obj;
+            }
+            // The base gave the number to another file; the old one keeps its node until forgotten.
+        }
+        let proposed = ObjId(stat.ident.ino);
+        let free = proposed != ObjId::ROOT
+            && proposed.0 < ObjId::FIRST_NEW.0
+            && proposed.0 != 0
+            && stat.dev == self.base.dev()
+            && !table.nodes.contains_key(&proposed);
+        let obj = if free {
+            proposed
+        } else {
+            table.next_new += 1;
+            ObjId(table.next_new - 1)
+        };
+        self.insert(&mut table, obj, parent, name, stat.ident, stat.dev, slot);
+        obj
+    }
+
+    /// Gives a number to a base object: one that the journal names, or one that landed.
+    pub fn bind(
+        &self,
+        obj: ObjId,
+        parent: ObjId,
+        name: &Name,
+        ident: Ident,
+        slot: Option<(Generation, SlotId)>,
+    ) {
+        let mut table = self.lock();
+        if table.nodes.contains_key(&obj) {
+            return;
+        }
+        let lookups = table.lookups.remove(&obj).unwrap_or(0);
+        self.insert(&mut table, obj, parent, name, ident, self.base.dev(), slot);
+        if let Some(node) = table.nodes.get_mut(&obj) {
+            node.lookups = lookups;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn insert(
+        &self,
+        table: &mut Table,
+        obj: ObjId,
+        parent: ObjId,
+        name: &Name,
+        ident: Ident,
+        dev: u64,
+        slot: Option<(Generation, SlotId)>,
+    ) {
+        let node = Node { ident, dev, parent, name: name.clone(), slot, children: 0, lookups: 0 };
+        table.nodes.insert(obj, node);
+        table.by_inode.insert((dev, ident.ino), obj);
+        if let Some(parent) = table.nodes.get_mut(&parent) {
+            parent.children += 1;
+        }
+    }
+
+    /// Drops a number altogether: the object stands for another number from now on.
+    pub fn retire(&self, obj: ObjId) {
+        let mut table = self.lock();
+        if let Some(node) = table.nodes.get(&obj) {
+            let inode = (node.dev, node.ident.ino);
+            if table.by_inode.get(&inode) == Some(&obj) {
+                table.by_inode.remove(&inode);
+            }
+        }
+        table.dirs.remove(&obj);
+    }
+
+    /// Says where an object is met from now on.
+    pub fn relocate(&self, obj: ObjId, parent: ObjId, name: &Name) {
+        let mut table = self.lock();
+        let Some(node) = table.nodes.get_mut(&obj) else { return };
+        let old = std::mem::replace(&mut node.parent, parent);
+        node.name = name.clone();
+        node.slot = None;
+        if let Some(parent) = table.nodes.get_mut(&parent) {
+            parent.children += 1;
+        }
+        if let Some(old) = table.nodes.get_mut(&old) {
+            old.children -= 1;
+        }
+        table.dirs.remove(&obj);
+    }
+
+    /// One more lookup.
+    pub fn looked_up(&self, obj: ObjId) {
+        let mut table = self.lock();
+        match table.nodes.get_mut(&obj) {
+            Some(node) => node.lookups += 1,
+            None => *table.lookups.entry(obj).or_default() += 1,
+        }
+    }
+
+    /// Gives lookups back. A base object that nobody knows any more is dropped unless `needed`.
+    pub fn forget(&self, obj: ObjId, count: u64, needed: impl Fn(ObjId) -> bool) {
+        let mut table = self.lock();
+        if let Some(node) = table.nodes.get_mut(&obj) {
+            node.lookups = node.lookups.saturating_sub(count);
+        } else if let Some(lookups) = table.lookups.get_mut(&obj) {
+            *lookups = lookups.saturating_sub(count);
+            if *lookups == 0 {
+                table.lookups.remove(&obj);
+            }
+            return;
+        }
+        let mut at = obj;
+        while let Some(node) = table.nodes.get(&at) {
+            if node.lookups > 0 || node.children > 0 || at == ObjId::ROOT || needed(at) {
+                return;
+            }
+            let (inode, parent) = ((node.dev, node.ident.ino), node.parent);
+            table.nodes.remove(&at);
+            table.dirs.remove(&at);
+            if table.by_inode.get(&inode) == Some(&at) {
+                table.by_inode.remove(&inode);
+            }
+            if let Some(parent) = table.nodes.get_mut(&parent) {
+                parent.children -= 1;
+            }
+            at = parent;
+        }
+    }
+
+    /// Base objects known, for tests and status.
+    pub fn len(&self) -> usize {
+        self.lock().nodes.len()
+    }
+
+    /// Whether the kernel still refers to an object.
+    pub fn is_known(&self, obj: ObjId) -> bool {
+        let table = self.lock();
+        table.nodes.get(&obj).is_some_and(|n| n.lookups > 0) || table.lookups.contains_key(&obj)
+    }
+
+    /// The fd (`O_PATH`) of a base directory.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not where it was met nor where a commit put it.
+    pub fn dir(&self, obj: ObjId) -> OpResult<SharedFd> {
+        if obj == ObjId::ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(fd) = self.lock().dirs.get(&obj) {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = Arc::new(self.open(obj)?);
+        let mut table = self.lock();
+        if table.dirs.len() >= CACHED_DIRS {
+            table.dirs.clear();
+        }
+        table.dirs.insert(obj, Arc::clone(&fd));
+        Ok(fd)
+    }
+
+    /// Opens a base object as `O_PATH`.
+    ///
+    /// # Errors
+    /// As [`Nodes::dir`].
+    pub fn open(&self, obj: ObjId) -> OpResult<OwnedFd> {
+        let wanted = self.get(obj).ok_or(Errno::STALE)?.ident;
+        for _ in 0..3 {
+            let at = self.locate(obj)?;
+            let open = if at.name.is_empty() {
+                at.dir.try_clone()
+            } else {
+                base::open_child(at.dir.as_fd(), &at.name)
+            };
+            let fd = match open {
+                Ok(fd) => fd,
+                Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+                    self.lock().dirs.clear();
+                    continue;
+                }
+                Err(e) => return Err(errno(&e)),
+            };
+            // It may have been moved between the two calls.
+            if base::stat_fd(fd.as_fd()).map_err(|e| errno(&e))?.ident == wanted {
+                return Ok(fd);
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Finds a base object.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not where it was met nor where a commit put it.
+    pub fn locate(&self, obj: ObjId) -> OpResult<Located> {
+        if obj == ObjId::ROOT {
+            let stat = base::stat_fd(self.root.as_fd()).map_err(|e| errno(&e))?;
+            return Ok(Located { dir: Arc::clone(&self.root), name: Vec::new(), stat });
+        }
+        let node = self.get(obj).ok_or(Errno::STALE)?;
+        // A commit may move it between two looks; it says where to before it does.
+        for _ in 0..3 {
+            if let Some((generation, slot)) = node.slot
+                && let Some(found) = self.in_slot(generation, slot, &node.ident)?
+            {
+                return Ok(found);
+            }
+            if let Ok(dir) = self.dir(node.parent)
+                && let Some(found) = here(dir, node.name.as_bytes(), &node.ident)?
+            {
+                return Ok(found);
+            }
+            match self.base.whereabouts(node.ident.ino) {
+                Some(Whereabouts::Slot(generation, slot)) => {
+                    if let Some(found) = self.in_slot(generation, slot, &node.ident)? {
+                        return Ok(found);
+                    }
+                }
+                Some(Whereabouts::Base(path)) => {
+                    if let Some(found) = self.at_path(&path, &node.ident)? {
+                        return Ok(found);
+                    }
+                }
+                None => return Err(Errno::STALE),
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    fn in_slot(
+        &self,
+        generation: Generation,
+        slot: SlotId,
+        ident: &Ident,
+    ) -> OpResult<Option<Located>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let name = generation.to_string();
+        match rustix::fs::openat(&*self.history, name, flags, Mode::empty()) {
+            Ok(dir) => here(Arc::new(dir), slot.to_string().as_bytes(), ident),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What a slot of the history holds.
+    ///
+    /// # Errors
+    /// Those of statx(2).
+    pub fn slot_stat(&self, generation: Generation, slot: SlotId) -> OpResult<Stat> {
+        let path = format!("{generation}/{slot}");
+        base::stat_at(self.history.as_fd(), path.as_bytes()).map_err(|e| errno(&e))
+    }
+
+    /// Opens a regular file in a slot of the history for reading.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn slot_file(&self, generation: Generation, slot: SlotId) -> OpResult<std::fs::File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = format!("{generation}/{slot}");
+        Ok(rustix::fs::openat(&*self.history, path, flags, Mode::empty())?.into())
+    }
+
+    fn at_path(&self, path: &txfs_journal::RelPath, ident: &Ident) -> OpResult<Option<Located>> {
+        let Some((parent, name)) = path.split() else { return Ok(None) };
+        match self.base.open_path(&parent) {
+            Ok(dir) => here(Arc::new(dir), name.as_bytes(), ident),
+            Err(e) => match errno(&e) {
+                Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(None),
+                e => Err(e),
+            },
+        }
+    }
+}
+
+fn here(dir: SharedFd, name: &[u8], ident: &Ident) -> OpResult<Option<Located>> {
+    match base::stat_at(dir.as_fd(), name) {
+        Ok(stat) if stat.ident == *ident => Ok(Some(Located { dir, name: name.to_vec(), stat })),
+        Ok(_) => Ok(None),
+        Err(e) => match errno(&e) {
+            Errno::NOENT | Errno::NOTDIR => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+impl Node {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.ident.kind == Kind::Dir
+    }
+}
