@@ -2,6 +2,7 @@
 
 pub mod base;
 pub mod cli;
+pub mod fuse;
 pub mod proto;
 pub mod sys;
 pub mod view;
