@@ -5,4 +5,5 @@ pub mod cli;
 pub mod fuse;
 pub mod proto;
 pub mod sys;
+pub mod txn;
 pub mod view;

@@ -33,6 +33,9 @@ pub enum Step {
         /// What.
         ident: Ident,
     },
+    /// Everything before is on the disk, and recovery begins after it: an undo of several
+    /// generations is their inverses one after the other, and a place may occur in several.
+    Barrier,
     /// Renames an entry of the base to a slot. Taken back by placing it again.
     Evacuate {
         /// From where, an old path.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
 use txfs_journal::{Fingerprint, Generation, Ident, Kind, RelPath, SlotId, Timestamp};
 
 use crate::sys;
@@ -46,6 +46,10 @@ pub struct Stat {
     pub mtime: Timestamp,
     /// Last status change.
     pub ctime: Timestamp,
+    /// It may not be changed (`chattr +i`, `chattr +a`).
+    pub immutable: bool,
+    /// Something is mounted on it.
+    pub mount_root: bool,
 }
 
 impl Stat {
@@ -258,6 +262,10 @@ fn stat(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
         atime: time(&x.stx_atime),
         mtime: time(&x.stx_mtime),
         ctime: time(&x.stx_ctime),
+        immutable: x
+            .stx_attributes
+            .intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
+        mount_root: x.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
     })
 }
 

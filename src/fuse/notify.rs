@@ -27,18 +27,17 @@ impl Notifier {
     /// Starts the thread. `device` keeps the connection's notifications writable.
     pub(super) fn start(to: fuser::Notifier, device: OwnedFd) -> io::Result<Notifier> {
         let (tasks, queue) = unbounded();
-        std::thread::Builder::new().name("notify".into()).spawn(move || {
-            run(&to, &queue);
-            drop(device);
-        })?;
+        std::thread::Builder::new()
+            .name("notify".into())
+            .spawn(move || run(&to, &device, &queue))?;
         Ok(Notifier { tasks })
     }
 }
 
-fn run(to: &fuser::Notifier, queue: &Receiver<Task>) {
+fn run(to: &fuser::Notifier, device: &OwnedFd, queue: &Receiver<Task>) {
     for task in queue {
         match task {
-            Task::Forget(what) => what.iter().for_each(|f| forget(to, f)),
+            Task::Forget(what) => what.iter().for_each(|f| forget(to, device, f)),
             Task::Drain(objs, done) => {
                 for obj in objs {
                     check(to.inval_inode(INodeNo(obj.0), 0, 0));
@@ -50,12 +49,50 @@ fn run(to: &fuser::Notifier, queue: &Receiver<Task>) {
     }
 }
 
-fn forget(to: &fuser::Notifier, what: &Forget) {
-    check(match what {
-        Forget::Attr(obj) => to.inval_inode(INodeNo(obj.0), -1, 0),
-        Forget::Data(obj) => to.inval_inode(INodeNo(obj.0), 0, 0),
-        Forget::Entry(parent, name) => to.inval_entry(INodeNo(parent.0), name.as_os_str()),
-    });
+fn forget(to: &fuser::Notifier, device: &OwnedFd, what: &Forget) {
+    match what {
+        Forget::Attr(obj) => check(to.inval_inode(INodeNo(obj.0), -1, 0)),
+        Forget::Data(obj) => check(to.inval_inode(INodeNo(obj.0), 0, 0)),
+        Forget::Names(names) => {
+            // One message makes the kernel look every name up again; kernels before 6.16 need one
+            // message a name. Neither takes a directory away from those who are in it, which
+            // inval_entry does.
+            if raw(device, INC_EPOCH, &[]).is_err() {
+                for (parent, name) in names {
+                    check(expire(device, *parent, name.as_bytes()));
+                }
+            }
+        }
+    }
+}
+
+/// `FUSE_NOTIFY_EXPIRE_ENTRY`'s predecessor: code of `FUSE_NOTIFY_INVAL_ENTRY` in linux/fuse.h.
+const INVAL_ENTRY: i32 = 3;
+/// `FUSE_EXPIRE_ONLY`
+const EXPIRE_ONLY: u32 = 1;
+/// `FUSE_NOTIFY_INC_EPOCH`
+const INC_EPOCH: i32 = 8;
+
+fn expire(device: &OwnedFd, parent: ObjId, name: &[u8]) -> io::Result<()> {
+    let mut payload = parent.0.to_ne_bytes().to_vec();
+    payload.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    payload.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+    payload.extend_from_slice(name);
+    payload.push(0);
+    raw(device, INVAL_ENTRY, &payload)
+}
+
+/// A notification that fuser 0.18 does not have: `fuse_out_header` with `unique` 0 and the code as
+/// error, then the payload.
+fn raw(device: &OwnedFd, code: i32, payload: &[u8]) -> io::Result<()> {
+    let len = 16 + payload.len();
+    let mut message = Vec::with_capacity(len);
+    message.extend_from_slice(&(len as u32).to_ne_bytes());
+    message.extend_from_slice(&code.to_ne_bytes());
+    message.extend_from_slice(&0u64.to_ne_bytes());
+    message.extend_from_slice(payload);
+    rustix::io::write(device, &message)?;
+    Ok(())
 }
 
 fn check(result: io::Result<()>) {

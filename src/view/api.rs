@@ -169,8 +169,8 @@ pub enum Forget {
     Attr(ObjId),
     /// Attributes and pages of an object.
     Data(ObjId),
-    /// What a name means, or that it means nothing.
-    Entry(ObjId, Name),
+    /// What these names mean, or that they mean nothing. Directories in use stay in use.
+    Names(Vec<(ObjId, Name)>),
 }
 
 /// The kernel's side of a view, where it is mounted.

@@ -11,7 +11,7 @@ use super::state::{Found, STORE_NAME, State, View};
 
 impl View {
     /// The merged listing of a directory, without `.` and `..`.
-    pub(super) fn listing(&self, st: &State, dir: ObjId) -> OpResult<Vec<DirEntry>> {
+    pub(crate) fn listing(&self, st: &State, dir: ObjId) -> OpResult<Vec<DirEntry>> {
         let object = st.delta.objects.get(&dir);
         if self.kind(st, dir)? != Kind::Dir {
             return Err(Errno::NOTDIR);

@@ -186,7 +186,7 @@ impl Handles {
     }
 
     /// All objects with open handles.
-    pub(super) fn open_files(&self) -> Vec<(ObjId, Arc<OpenFile>)> {
+    pub(crate) fn open_files(&self) -> Vec<(ObjId, Arc<OpenFile>)> {
         self.files().iter().map(|(obj, file)| (*obj, Arc::clone(file))).collect()
     }
 
@@ -328,7 +328,7 @@ impl View {
     }
 
     /// The base's content of an object, as of the view's generation, for reading.
-    pub(super) fn base_file(&self, st: &State, obj: ObjId) -> OpResult<File> {
+    pub(crate) fn base_file(&self, st: &State, obj: ObjId) -> OpResult<File> {
         let node = self.nodes.get(obj).ok_or(Errno::STALE)?;
         if let Some((layer, before)) = self.before(st, obj, node.ident.ino)
             && let Some(slot) = before.content

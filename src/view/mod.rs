@@ -9,6 +9,7 @@
 pub mod acl;
 pub mod api;
 mod attrs;
+pub mod cut;
 pub mod delta;
 mod dirs;
 pub mod files;

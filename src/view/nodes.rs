@@ -214,9 +214,20 @@ impl Nodes {
         table.dirs.remove(&obj);
     }
 
-    /// Says where an object is met from now on.
-    pub fn relocate(&self, obj: ObjId, parent: ObjId, name: &Name) {
+    /// Says which inode an object is and where it is met from now on: a commit put it there.
+    pub fn land(&self, obj: ObjId, parent: ObjId, name: &Name, ident: Ident) {
         let mut table = self.lock();
+        let dev = self.base.dev();
+        let Some(node) = table.nodes.get_mut(&obj) else {
+            drop(table);
+            return self.bind(obj, parent, name, ident, None);
+        };
+        let old_inode = (node.dev, node.ident.ino);
+        node.ident = ident;
+        if table.by_inode.get(&old_inode) == Some(&obj) {
+            table.by_inode.remove(&old_inode);
+        }
+        table.by_inode.insert((dev, ident.ino), obj);
         let Some(node) = table.nodes.get_mut(&obj) else { return };
         let old = std::mem::replace(&mut node.parent, parent);
         node.name = name.clone();

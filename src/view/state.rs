@@ -1,6 +1,6 @@
 //! The merged state: finding names, attributes, and recording effects.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -43,9 +43,9 @@ pub struct Parts {
 
 /// One transaction's view. All operations may be called from any number of threads.
 pub struct View {
-    pub(super) nodes: Nodes,
+    pub(crate) nodes: Nodes,
     pub(super) state: RwLock<State>,
-    pub(super) handles: Handles,
+    pub(crate) handles: Handles,
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
     pub(super) passthrough: AtomicBool,
     pub(super) poisoned: AtomicBool,
@@ -65,14 +65,16 @@ pub struct State {
     pub layers: Vec<Arc<Layer>>,
     /// Effects recorded and not taken back.
     pub effects: u64,
+    /// Objects that a commit left without a name while they were open.
+    pub orphans: HashSet<ObjId>,
 }
 
 /// A name that means something.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
-    pub(super) obj: ObjId,
+pub(crate) struct Found {
+    pub(crate) obj: ObjId,
     /// This transaction put it there.
-    pub(super) own: bool,
+    pub(crate) own: bool,
 }
 
 /// The time of an effect.
@@ -99,7 +101,8 @@ impl View {
                 effects += 1;
             }
         }
-        let state = State { delta, writer, staging, generation, layers, effects };
+        let state =
+            State { delta, writer, staging, generation, layers, effects, orphans: HashSet::new() };
         Ok(View {
             nodes,
             state: RwLock::new(state),
@@ -152,7 +155,7 @@ impl View {
     }
 
     /// Finds a name.
-    pub(super) fn find(&self, st: &State, parent: ObjId, name: &Name) -> OpResult<Found> {
+    pub(crate) fn find(&self, st: &State, parent: ObjId, name: &Name) -> OpResult<Found> {
         if parent == ObjId::ROOT && name.as_bytes() == STORE_NAME {
             return Err(Errno::NOENT);
         }
@@ -204,7 +207,7 @@ impl View {
     }
 
     /// The kind of an object.
-    pub(super) fn kind(&self, st: &State, obj: ObjId) -> OpResult<Kind> {
+    pub(crate) fn kind(&self, st: &State, obj: ObjId) -> OpResult<Kind> {
         if let Some(object) = st.delta.objects.get(&obj) {
             return Ok(object.kind());
         }
@@ -212,7 +215,7 @@ impl View {
     }
 
     /// What the base's inode of an object says, as of the view's generation.
-    pub(super) fn base_stat(&self, st: &State, obj: ObjId) -> OpResult<Stat> {
+    pub(crate) fn base_stat(&self, st: &State, obj: ObjId) -> OpResult<Stat> {
         let mut stat = match self.nodes.locate(obj) {
             Ok(found) => found.stat,
             // It may be open though an outsider removed it.
@@ -250,10 +253,11 @@ impl View {
     }
 
     /// The attributes of an object, and who can change them.
-    pub(super) fn attr(&self, st: &State, obj: ObjId) -> OpResult<(Attr, Trust)> {
+    pub(crate) fn attr(&self, st: &State, obj: ObjId) -> OpResult<(Attr, Trust)> {
         let Some(object) = st.delta.objects.get(&obj) else {
             let stat = self.base_stat(st, obj)?;
-            return Ok((attr_of(obj, &stat, i64::from(stat.nlink)), Trust::Base));
+            let links = if st.orphans.contains(&obj) { 0 } else { i64::from(stat.nlink) };
+            return Ok((attr_of(obj, &stat, links), Trust::Base));
         };
         let (mut attr, mut trust) = match &object.origin {
             Origin::Base(_) => {
@@ -381,7 +385,7 @@ impl View {
     }
 
     /// All extended attributes of an object as the view has them.
-    pub(super) fn xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
+    pub(crate) fn xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
         let object = st.delta.objects.get(&obj);
         let mut all = if object.is_some_and(Object::is_new) {
             Xattrs::new()

@@ -1,0 +1,293 @@
+//! What commit and abort do with a view: they stop its changes, look, and set it on a fresh transaction.
+//!
+//! What commit does ([`Cut::landed`]) and what abort does ([`Cut::dropped`]) stand side by side here.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use txfs_journal::{
+    Change, Effect, Generation, Ident, Inverse, Kind, Name, NewNode, ObjId, Preimage, RelPath,
+    SlotId, TxnWriter,
+};
+
+use super::api::{Forget, OpResult};
+use super::delta::{Delta, Object, Origin};
+use super::files::OpenFile;
+use super::layer::Layer;
+use super::nodes::errno;
+use super::staging::Staging;
+use super::state::{State, View};
+
+/// A view whose changes stand still.
+pub struct Cut<'a> {
+    /// The view.
+    pub view: &'a View,
+    /// Its state.
+    pub st: RwLockWriteGuard<'a, State>,
+}
+
+/// What a view goes on with.
+pub struct Fresh {
+    /// The list of the next transaction.
+    pub writer: TxnWriter,
+    /// Its staging directory.
+    pub staging: Arc<Staging>,
+    /// Its generation.
+    pub generation: Generation,
+}
+
+/// How an object landed.
+#[derive(Clone, Copy, Debug)]
+pub struct Landed {
+    /// Its inode in the base.
+    pub ident: Ident,
+    /// The base got a copy; the staged file is still in use.
+    pub copied: bool,
+}
+
+impl View {
+    /// Stops all changes until the cut is dropped. Reads wait too.
+    pub fn cut(&self) -> Cut<'_> {
+        Cut { view: self, st: self.state.write().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Objects that are open for writing through the daemon: their mapped pages may be dirty.
+    pub fn cached_writers(&self) -> Vec<ObjId> {
+        let open = self.handles.open_files();
+        open.into_iter()
+            .filter(|(_, f)| f.has_writer() && !f.is_passthrough())
+            .map(|(o, _)| o)
+            .collect()
+    }
+
+    /// Objects that are open for writing, with their paths.
+    pub fn open_writers(&self) -> Vec<(ObjId, RelPath)> {
+        let st = self.read_state();
+        let open = self.handles.open_files();
+        open.into_iter()
+            .filter(|(_, f)| f.has_writer())
+            .filter_map(|(o, _)| Some((o, self.view_path(&st, o)?)))
+            .collect()
+    }
+
+    /// Another transaction became a generation: this view goes on showing its own.
+    pub fn push_layer(&self, layer: Arc<Layer>) {
+        let mut st = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        st.layers.push(layer);
+    }
+
+    /// The path of an object in the base, as of the transaction's generation; `None` for new ones.
+    pub(crate) fn base_path(&self, st: &State, obj: ObjId) -> Option<RelPath> {
+        if obj == ObjId::ROOT {
+            return Some(RelPath::root());
+        }
+        let (parent, name) = match st.delta.objects.get(&obj).map(|o| &o.origin) {
+            Some(Origin::Base(bind)) => (bind.parent, bind.name.clone()),
+            Some(Origin::New(_)) => return None,
+            None => {
+                let node = self.nodes.get(obj)?;
+                (node.parent, node.name)
+            }
+        };
+        Some(self.base_path(st, parent)?.join(&name))
+    }
+
+    /// A path of an object in the view; `None` if it has no name.
+    pub(crate) fn view_path(&self, st: &State, obj: ObjId) -> Option<RelPath> {
+        if obj == ObjId::ROOT {
+            return Some(RelPath::root());
+        }
+        let (parent, name) = self.view_place(st, obj)?;
+        Some(self.view_path(st, parent)?.join(&name))
+    }
+
+    /// A directory that shows an object, and the name.
+    pub(crate) fn view_place(&self, st: &State, obj: ObjId) -> Option<(ObjId, Name)> {
+        if let Some(slot) = st.delta.objects.get(&obj).and_then(|o| o.names.first()) {
+            return Some((slot.parent, slot.name.clone()));
+        }
+        let (parent, name) = match st.delta.objects.get(&obj).map(|o| &o.origin) {
+            Some(Origin::Base(bind)) => (bind.parent, bind.name.clone()),
+            Some(Origin::New(_)) => return None,
+            None => {
+                let node = self.nodes.get(obj)?;
+                (node.parent, node.name)
+            }
+        };
+        // Hidden there, it has no name left.
+        if st.delta.name(parent, &name).is_some() { None } else { Some((parent, name)) }
+    }
+}
+
+impl Cut<'_> {
+    /// The transaction became a generation. `landed` has every object that is in the base now and
+    /// was made, moved or given content. The view goes on, empty, over the new generation; answers what the
+    /// kernel must forget.
+    ///
+    /// # Errors
+    /// If a file in use cannot be taken along into the next transaction.
+    pub fn landed(
+        &mut self,
+        fresh: Fresh,
+        landed: &HashMap<ObjId, Landed>,
+    ) -> OpResult<Vec<Forget>> {
+        let view = self.view;
+        let forget = self.everything_touched(&HashSet::new());
+        let open: HashMap<ObjId, Arc<OpenFile>> = view.handles.open_files().into_iter().collect();
+        for (obj, how) in landed {
+            if let Some((parent, name)) = view.view_place(&self.st, *obj) {
+                view.nodes.land(*obj, parent, &name, how.ident);
+            }
+        }
+        let old = self.go_on(fresh);
+        let in_use: Vec<_> =
+            old.delta.objects.iter().filter(|(obj, _)| open.contains_key(*obj)).collect();
+        for (obj, object) in in_use {
+            let file = &open[obj];
+            let nameless = old.names_lost(*obj, object);
+            match (object.content, landed.get(obj)) {
+                (Some(slot), Some(how)) if how.copied => {
+                    self.carry(&old.staging, *obj, slot, object, false)?
+                }
+                (Some(slot), None) if nameless => {
+                    self.carry(&old.staging, *obj, slot, object, true)?
+                }
+                (_, None) if nameless => {
+                    self.st.orphans.insert(*obj);
+                }
+                (Some(_), _) => file.set_base(view.base_file(&self.st, *obj)?),
+                (None, _) => {}
+            }
+        }
+        Ok(forget)
+    }
+
+    /// Takes a staged file that is in use along: the next transaction has it under a new slot.
+    fn carry(
+        &mut self,
+        from: &Staging,
+        obj: ObjId,
+        slot: SlotId,
+        object: &Object,
+        nameless: bool,
+    ) -> OpResult<()> {
+        let to = self.st.staging.next_slot();
+        rustix::fs::linkat(
+            from.dir(),
+            slot.to_string(),
+            self.st.staging.dir(),
+            to.to_string(),
+            AtFlags::empty(),
+        )?;
+        if nameless {
+            // Nobody will ever land it: it lives as long as its handles.
+            let mut orphan = object.clone();
+            orphan.origin = Origin::New(Some(NewNode::File { slot: to }));
+            orphan.content = Some(to);
+            orphan.links = 0;
+            orphan.names.clear();
+            self.st.delta.objects.insert(obj, orphan);
+            return Ok(());
+        }
+        let inverse = Inverse::Restore { obj, to: Preimage::Content { slot: None } };
+        let effect = Effect::Write { obj, change: Change::Content { slot: to } };
+        self.view.record(&mut self.st, effect, inverse, &[obj], &[])
+    }
+
+    /// The transaction was aborted. The view goes on, empty; open files that it made or wrote are
+    /// gone, and what they stood for gets a fresh number, so that no old page shows through. Answers what the
+    /// kernel must forget.
+    pub fn dropped(&mut self, fresh: Fresh) -> Vec<Forget> {
+        let view = self.view;
+        let mut retired = HashSet::new();
+        for (obj, file) in view.handles.open_files() {
+            let Some(object) = self.st.delta.objects.get(&obj) else { continue };
+            if object.content.is_some() || object.is_new() {
+                file.set_gone();
+                view.handles.retire(obj);
+                view.nodes.retire(obj);
+                retired.insert(obj);
+            }
+        }
+        let forget = self.everything_touched(&retired);
+        self.go_on(fresh);
+        forget
+    }
+
+    fn go_on(&mut self, fresh: Fresh) -> Old {
+        let root = self.view.nodes.base().root();
+        let print = match crate::base::stat_fd(root) {
+            Ok(stat) => stat.fingerprint(Vec::new()),
+            Err(_) => self.view.nodes.base().root_stat().fingerprint(Vec::new()),
+        };
+        let delta = std::mem::replace(&mut self.st.delta, Delta::new(print));
+        let staging = std::mem::replace(&mut self.st.staging, fresh.staging);
+        self.st.writer = fresh.writer;
+        self.st.generation = fresh.generation;
+        self.st.layers.clear();
+        self.st.effects = 0;
+        self.st.orphans.clear();
+        Old { delta, staging }
+    }
+
+    fn everything_touched(&self, except: &HashSet<ObjId>) -> Vec<Forget> {
+        let delta = &self.st.delta;
+        let names = delta
+            .dirs
+            .iter()
+            .flat_map(|(dir, names)| names.keys().map(|n| (*dir, n.clone())))
+            .collect();
+        let mut forget = vec![Forget::Names(names)];
+        for (obj, object) in &delta.objects {
+            if except.contains(obj) {
+                continue;
+            }
+            forget.push(match object.kind() {
+                Kind::File if object.content.is_some() => Forget::Data(*obj),
+                Kind::File
+                | Kind::Dir
+                | Kind::Symlink
+                | Kind::Fifo
+                | Kind::Socket
+                | Kind::Char
+                | Kind::Block => Forget::Attr(*obj),
+            });
+        }
+        forget
+    }
+}
+
+/// What the view had before it went on.
+struct Old {
+    delta: Delta,
+    staging: Arc<Staging>,
+}
+
+impl Old {
+    /// Whether an object lost its last name.
+    fn names_lost(&self, obj: ObjId, object: &Object) -> bool {
+        match &object.origin {
+            Origin::New(_) => object.names.is_empty(),
+            Origin::Base(bind) => {
+                object.names.is_empty()
+                    && self.delta.name(bind.parent, &bind.name).is_some_and(|now| now != Some(obj))
+            }
+        }
+    }
+}
+
+/// Opens the staged file of a slot for reading, for whoever copies or hashes it.
+///
+/// # Errors
+/// Those of open(2).
+pub fn staged_file(st: &State, slot: SlotId) -> OpResult<std::fs::File> {
+    let file = st.staging.file(slot, false).map_err(|e| errno(&e))?;
+    if crate::base::stat_fd(file.as_fd()).map_err(|e| errno(&e))?.ident.kind == Kind::File {
+        Ok(file)
+    } else {
+        Err(Errno::IO)
+    }
+}
