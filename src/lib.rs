@@ -2,8 +2,10 @@
 
 pub mod base;
 pub mod cli;
+pub mod daemon;
 pub mod fuse;
 pub mod proto;
+pub mod report;
 pub mod sys;
 pub mod txn;
 pub mod view;

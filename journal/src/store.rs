@@ -218,12 +218,16 @@ impl Journal {
         let _states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let heads = self.heads()?;
         let unfinished = |s: TxnState| match s {
-            TxnState::Open | TxnState::Sealed | TxnState::Aborting => true,
-            TxnState::Committed(_) | TxnState::Aborted => false,
+            TxnState::Open | TxnState::Sealed => true,
+            TxnState::Aborting | TxnState::Committed(_) | TxnState::Aborted => false,
         };
         if heads.iter().any(|h| h.name == name && unfinished(h.state)) {
             return Err(JournalError::NameTaken(name.to_owned()));
         }
+        self.begin_named(name, owner, now)
+    }
+
+    fn begin_named(&self, name: &str, owner: u32, now: Timestamp) -> Result<TxnHead, JournalError> {
         let next = match self.meta("next-txn")? {
             Some(payload) => {
                 decode::<u64>(&payload).map_err(|e| JournalError::decode("setting next-txn", &e))?
@@ -242,6 +246,23 @@ impl Journal {
         next_key.extend_from_slice(b"next-txn");
         self.write(&[(key(HEAD, next), encode(&head)), (next_key, encode(&(next + 1)))])?;
         Ok(head)
+    }
+
+    /// Begins the transaction that follows another of the same name on the live generation, durably.
+    ///
+    /// # Errors
+    /// [`JournalError::WrongState`] if the one before is open or sealed.
+    pub fn succeed(&self, before: &TxnHead, now: Timestamp) -> Result<TxnHead, JournalError> {
+        let head = self.head(before.id)?;
+        match head.state {
+            TxnState::Committed(_) | TxnState::Aborting | TxnState::Aborted => {}
+            TxnState::Open | TxnState::Sealed => {
+                let state = format!("{:?}", head.state).to_lowercase();
+                return Err(JournalError::WrongState { txn: head.id, state });
+            }
+        }
+        let _states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        self.begin_named(&before.name, before.owner, now)
     }
 
     /// All transactions that were not forgotten, by id.

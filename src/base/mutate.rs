@@ -99,8 +99,8 @@ pub fn link(_seal: &Sealed, existing: &Spot, to: &Spot) -> io::Result<()> {
 }
 
 /// Without CAP_DAC_OVERRIDE a directory needs its owner's write bit for its entries to change, and for
-/// itself to go to another directory. The bit is set where it is missing; the plan's last steps set
-/// the mode that shall be.
+/// itself to go to another directory. The bit is set where it is missing and put back at once; for
+/// directories that stay, the plan's last steps set the mode again.
 fn with_write_permission(
     from: &Spot,
     to: &Spot,
@@ -111,23 +111,29 @@ fn with_write_permission(
         Err(Errno::ACCESS) => {}
         other => return Ok(other?),
     }
+    let mut opened = Vec::new();
     for dir in [&from.dir, &to.dir] {
-        make_writable(dir.as_fd())?;
+        opened.extend(make_writable(dir.as_fd())?.map(|mode| (Arc::clone(dir), mode)));
     }
     if kind == Kind::Dir {
-        let moved = open_child(from.dir.as_fd(), &from.name)?;
-        make_writable(moved.as_fd())?;
+        let moved = Arc::new(open_child(from.dir.as_fd(), &from.name)?);
+        opened.extend(make_writable(moved.as_fd())?.map(|mode| (moved, mode)));
     }
-    Ok(call()?)
+    let done = call();
+    for (dir, mode) in opened {
+        rustix::fs::chmod(proc_path(dir.as_fd()), mode)?;
+    }
+    Ok(done?)
 }
 
-fn make_writable(dir: BorrowedFd<'_>) -> io::Result<()> {
+/// Gives a directory its owner's write and search bits; answers the mode it had, if it lacked them.
+fn make_writable(dir: BorrowedFd<'_>) -> io::Result<Option<Mode>> {
     let stat = stat_fd(dir)?;
-    if stat.mode & 0o300 != 0o300 {
-        let mode = Mode::from_bits_retain(stat.mode | 0o300);
-        rustix::fs::chmod(proc_path(dir), mode)?;
+    if stat.mode & 0o300 == 0o300 {
+        return Ok(None);
     }
-    Ok(())
+    rustix::fs::chmod(proc_path(dir), Mode::from_bits_retain(stat.mode | 0o300))?;
+    Ok(Some(Mode::from_bits_retain(stat.mode)))
 }
 
 /// Makes the content of the inode at `at` that of `content`, in place.

@@ -25,7 +25,7 @@ use txfs_journal::{Name, ObjId};
 
 use crate::view::View;
 use crate::view::api::{
-    DataPath, Entry, Fh, Forget, Kernel, NodeSpec, OpResult, Opened, RenameMode, SetAttr, Trust,
+    DataPath, Entry, Fh, Forget, NodeSpec, OpResult, Opened, RenameMode, SetAttr, Trust,
 };
 use convert::{ack, caller, error, file_attr, kind_of_mode, name, set_time};
 use notify::Notifier;

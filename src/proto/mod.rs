@@ -122,7 +122,7 @@ pub enum Verb {
         /// Where the client will attach it: recorded for `list` and `umount`.
         at: PathBytes,
     },
-    /// Ends the serving of the view.
+    /// Says where the view is mounted; the client unmounts it. Answers [`TxnInfo`].
     Umount,
     /// A new step begins: effects that follow belong to it. Answers [`StepReply`].
     Step {
@@ -136,7 +136,8 @@ pub enum Verb {
     },
 }
 
-/// How a view gets its mount.
+/// How a view gets its mount. In each case, if it is being served already, nothing is passed and the
+/// reply says where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountHow {
@@ -144,8 +145,8 @@ pub enum MountHow {
     Detached,
     /// The client made it and passes the fd of `/dev/fuse` before INIT, with the request.
     FuseFd,
-    /// The daemon has it mounted already somewhere and passes nothing: the client binds it.
-    Existing,
+    /// Only says whether and where it is being served.
+    Ask,
 }
 
 /// The forms of a diff.

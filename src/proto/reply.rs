@@ -380,6 +380,8 @@ pub struct MountReply {
     pub txn: TxnInfo,
     /// The view was being served already.
     pub existing: bool,
+    /// A process in whose namespaces the view stands over the workspace, if it was being served to one.
+    pub holder: Option<u32>,
     /// Whether file data bypasses the daemon.
     pub passthrough: bool,
     /// The daemon.

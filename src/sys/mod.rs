@@ -153,3 +153,15 @@ pub fn before_exec(
         command.pre_exec(setup);
     }
 }
+
+/// Duplicates a descriptor to a number, open over exec. For use between fork and exec.
+///
+/// # Errors
+/// Those of dup2(2).
+pub fn move_fd(from: i32, to: i32) -> io::Result<()> {
+    // SAFETY: plain system calls on descriptor numbers; the numbers are this child's own business.
+    let done = unsafe {
+        if from == to { libc::fcntl(from, libc::F_SETFD, 0) } else { libc::dup2(from, to) }
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

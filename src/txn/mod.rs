@@ -2,4 +2,12 @@
 
 pub mod apply;
 pub mod failpoint;
+pub mod net;
+pub mod planner;
+pub mod show;
 pub mod store;
+pub mod undo;
+pub mod verbs;
+pub mod workspace;
+
+pub use workspace::Workspace;

@@ -294,6 +294,19 @@ impl Store {
         disk_bytes(&self.path.join(sub))
     }
 
+    /// Bytes on disk of the files right below a directory of the store, without the directory's own.
+    #[must_use]
+    pub fn bytes_of_files(&self, sub: &str) -> u64 {
+        let Ok(entries) = std::fs::read_dir(self.path.join(sub)) else { return 0 };
+        entries.flatten().map(|e| disk_bytes(&e.path())).sum()
+    }
+
+    /// Bytes on disk of what a plan displaced into the history of its generation.
+    #[must_use]
+    pub fn slot_bytes(&self, plan: &txfs_journal::Plan) -> u64 {
+        self.bytes_of_files(&format!("history/{}", plan.generation))
+    }
+
     /// Writes everything of the store's file system to the disk.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -148,6 +148,7 @@ pub struct Handles {
     files: FileTable,
     /// Objects whose pages in the kernel may be older than their file, since it was written past them.
     outdated: Mutex<HashSet<ObjId>>,
+    released: Condvar,
 }
 
 impl Handles {
@@ -181,7 +182,7 @@ impl Handles {
     }
 
     /// The open file of an object.
-    pub(super) fn open_file(&self, obj: ObjId) -> Option<Arc<OpenFile>> {
+    pub(crate) fn open_file(&self, obj: ObjId) -> Option<Arc<OpenFile>> {
         self.files().get(&obj).cloned()
     }
 
@@ -244,6 +245,7 @@ impl Handles {
         }
         let idle = inner.readers == 0 && inner.writers == 0;
         drop(inner);
+        self.released.notify_all();
         if idle && files.get(&handle.file.obj).is_some_and(|f| Arc::ptr_eq(f, &handle.file)) {
             files.remove(&handle.file.obj);
         }
@@ -598,6 +600,14 @@ impl View {
         let writer = st.writer.clone();
         drop(st);
         writer.make_durable().map_err(|e| self.journal_failed(&e))
+    }
+
+    /// Returns when some handle has been released, or after `limit`.
+    pub fn wait_for_release(&self, limit: std::time::Duration) {
+        let files = self.handles.files();
+        if files.values().any(|f| f.has_writer()) {
+            drop(self.handles.released.wait_timeout(files, limit));
+        }
     }
 
     /// The last close of a handle.

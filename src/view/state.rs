@@ -149,6 +149,11 @@ impl View {
         Ok(self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The transaction's list.
+    pub fn writer(&self) -> TxnWriter {
+        self.read_state().writer.clone()
+    }
+
     /// Effects recorded in this transaction.
     pub fn effects(&self) -> u64 {
         self.read_state().effects
@@ -384,18 +389,23 @@ impl View {
         e.errno().map_or(Errno::IO, Errno::from_raw_os_error)
     }
 
+    /// All extended attributes of a base object as the view's generation has them.
+    pub(crate) fn base_xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
+        match self.before(st, obj, self.nodes.get(obj).ok_or(Errno::STALE)?.ident.ino) {
+            Some((_, Before { meta: Some(meta), .. })) if meta.xattrs.is_some() => {
+                Ok(meta.xattrs.clone().unwrap_or_default())
+            }
+            _ => xattr::all(self.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e)),
+        }
+    }
+
     /// All extended attributes of an object as the view has them.
     pub(crate) fn xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
         let object = st.delta.objects.get(&obj);
         let mut all = if object.is_some_and(Object::is_new) {
             Xattrs::new()
         } else {
-            match self.before(st, obj, self.nodes.get(obj).ok_or(Errno::STALE)?.ident.ino) {
-                Some((_, Before { meta: Some(meta), .. })) if meta.xattrs.is_some() => {
-                    meta.xattrs.clone().unwrap_or_default()
-                }
-                _ => xattr::all(self.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e))?,
-            }
+            self.base_xattrs(st, obj)?
         };
         for (name, value) in object.iter().flat_map(|o| &o.xattrs) {
             match value {

@@ -1,0 +1,175 @@
+//! The client's side: connect, start the daemon if there is none, ask.
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::place;
+use super::wire::Wire;
+use crate::proto::{Code, Failure, FrameKind, Reply, Request, Verb};
+use crate::txn::store;
+
+/// Which workspace, and how to open it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its directory.
+    pub workspace: PathBuf,
+    /// `--store`
+    pub store: Option<PathBuf>,
+    /// `--force`
+    pub force: bool,
+    /// The socket, where it is known already (inside a view).
+    pub socket: Option<PathBuf>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    /// The last frame.
+    pub reply: Reply,
+    /// A descriptor that came with it.
+    pub fd: Option<OwnedFd>,
+}
+
+fn unreachable(e: &io::Error) -> Failure {
+    Failure::new(Code::Io, format!("the daemon did not answer: {e}"))
+        .hint("run the command again; txfs doctor if it stays so")
+}
+
+/// Connects to a daemon that listens already.
+#[must_use]
+pub fn running(target: &Target) -> Option<Wire> {
+    let mut candidates: Vec<PathBuf> = target.socket.iter().cloned().collect();
+    let recorded =
+        std::fs::read(place::record(&store::place(&target.workspace, target.store.as_deref())));
+    if let Ok(bytes) = recorded {
+        use std::os::unix::ffi::OsStringExt;
+        candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
+    }
+    candidates.extend(place::own_socket(&target.workspace));
+    candidates.iter().find_map(|path| UnixStream::connect(path).ok()).map(Wire::new)
+}
+
+/// Connects to the daemon of a workspace, started if need be.
+///
+/// # Errors
+/// What the daemon says if it cannot start.
+pub fn connect(target: &Target) -> Result<Wire, Failure> {
+    // Two that start at once: the loser finds the winner's socket on its next look.
+    let mut last = None;
+    for _ in 0..50 {
+        if let Some(wire) = running(target) {
+            return Ok(wire);
+        }
+        match start(target) {
+            Ok(()) => {}
+            Err(failure) if failure.code == Code::Busy => {
+                last = Some(failure);
+                wait_for_lock(target);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(last.unwrap_or_else(|| {
+        Failure::new(Code::Unavailable, "the daemon starts and does not listen").hint("txfs doctor")
+    }))
+}
+
+/// Waits until the process that holds the store's lock listens or ends.
+fn wait_for_lock(target: &Target) {
+    let lock = store::place(&target.workspace, target.store.as_deref()).join("lock");
+    let (done, wait) = crossbeam_channel::bounded(1);
+    let waiter = std::thread::spawn(move || {
+        if let Ok(file) = std::fs::File::open(lock)
+            && rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).is_ok()
+        {
+            drop(done.send(()));
+        }
+    });
+    drop(wait.recv_timeout(std::time::Duration::from_millis(100)));
+    drop(waiter);
+}
+
+fn start(target: &Target) -> Result<(), Failure> {
+    let fail = |e: io::Error| {
+        Failure::new(Code::Unavailable, format!("cannot start the daemon: {e}"))
+            .hint("check that /proc is mounted")
+    };
+    let (ready, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
+    let program = std::env::current_exe().map_err(fail)?;
+    let mut command = Command::new(program);
+    command.arg("__daemon").arg("--ready-fd").arg("3").arg("--workspace").arg(&target.workspace);
+    if let Some(store) = &target.store {
+        command.arg("--store").arg(store);
+    }
+    if target.force {
+        command.arg("--force");
+    }
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    for name in ["TXFS", "TXFS_TXN", "TXFS_WORKSPACE", "TXFS_SOCKET"] {
+        command.env_remove(name);
+    }
+    let number = tell.as_raw_fd();
+    crate::sys::before_exec(&mut command, move || {
+        rustix::process::setsid()?;
+        crate::sys::move_fd(number, 3)
+    });
+    let mut child = command.spawn().map_err(fail)?;
+    drop(tell);
+    let mut said = Vec::new();
+    std::fs::File::from(ready).read_to_end(&mut said).map_err(fail)?;
+    if said == b"ready" {
+        return Ok(());
+    }
+    // It ends right after it has said why.
+    child.wait().map_err(fail)?;
+    match serde_json::from_slice(&said) {
+        Ok(failure) => Err(failure),
+        Err(_) => Err(Failure::new(Code::Internal, "the daemon ended before it listened")
+            .hint("txfs doctor; see daemon.log in the store")),
+    }
+}
+
+/// Asks one thing; `data` gets what is streamed.
+///
+/// # Errors
+/// The daemon's failure, or that it did not answer.
+pub fn ask(
+    wire: &mut Wire,
+    txn: &str,
+    verb: Verb,
+    fd: Option<&OwnedFd>,
+    mut data: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<Answer, Failure> {
+    let request = Request { version: env!("CARGO_PKG_VERSION").into(), txn: txn.into(), verb };
+    wire.send_json(&request, fd).map_err(|e| unreachable(&e))?;
+    loop {
+        let frame = wire
+            .receive()
+            .map_err(|e| unreachable(&e))?
+            .ok_or_else(|| unreachable(&io::ErrorKind::UnexpectedEof.into()))?;
+        match frame.kind {
+            FrameKind::Data => data(&frame.bytes).map_err(|e| {
+                Failure::new(Code::Io, format!("cannot write the output: {e}"))
+                    .hint("check where the output goes")
+            })?,
+            FrameKind::Json => {
+                let reply = Wire::parse(&frame).map_err(|e| unreachable(&e))?;
+                return match reply {
+                    Reply::Failed(failure) => Err(failure),
+                    reply => Ok(Answer { reply, fd: frame.fd }),
+                };
+            }
+        }
+    }
+}
+
+/// Whether a path is where a workspace has its store.
+#[must_use]
+pub fn has_store(dir: &Path) -> bool {
+    dir.join(store::NAME).join("lock").exists()
+}

@@ -1,0 +1,295 @@
+//! One process a workspace: control socket, sessions, life and death.
+//!
+//! Every verb goes through it, so that there is one opener of the store and one path of code. It is
+//! started by the first verb that finds none, and ends two seconds after its last connection and
+//! mount.
+
+pub mod client;
+mod dispatch;
+pub mod place;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::fuse::{self, About};
+use crate::proto::{Code, Failure};
+use crate::sys;
+use crate::txn::Workspace;
+use wire::Wire;
+
+/// How long a daemon without connections and mounts stays.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A view being served.
+#[derive(Debug, Default)]
+struct Session {
+    /// Processes whose connections stay open because the view stands in their namespaces.
+    runners: Vec<u32>,
+    passthrough: bool,
+}
+
+/// The daemon.
+pub struct Daemon {
+    workspace: Workspace,
+    socket: PathBuf,
+    sessions: Mutex<HashMap<String, Session>>,
+    connections: AtomicUsize,
+    wake: Mutex<UnixStream>,
+}
+
+/// Runs the daemon until it has nothing to do. `ready` gets the word `ready`, or a [`Failure`] as JSON.
+///
+/// # Errors
+/// What has been told to `ready` too.
+pub fn serve(
+    path: &Path,
+    store: Option<&Path>,
+    force: bool,
+    ready: OwnedFd,
+) -> Result<(), Failure> {
+    let mut ready = std::fs::File::from(ready);
+    let prepared = prepare(path, store, force);
+    let told = match &prepared {
+        Ok(_) => ready.write_all(b"ready"),
+        Err(failure) => {
+            serde_json::to_vec(failure).map_err(io::Error::from).and_then(|f| ready.write_all(&f))
+        }
+    };
+    drop(ready);
+    if let Err(e) = told {
+        log::warn!("whoever started the daemon is gone: {e}");
+    }
+    let (daemon, listener, woken) = prepared?;
+    daemon.run(&listener, &woken)
+}
+
+fn io_failed(what: &str, e: &io::Error) -> Failure {
+    Failure::new(Code::Io, format!("cannot {what}: {e}")).hint("txfs doctor")
+}
+
+fn prepare(
+    path: &Path,
+    store: Option<&Path>,
+    force: bool,
+) -> Result<(Arc<Daemon>, UnixListener, UnixStream), Failure> {
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) =
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        log::debug!("the limit on open files stays: {e}");
+    }
+    // A lease that is broken sends this, and its default is death.
+    sys::ignore_signal(libc::SIGIO, true);
+    sys::ignore_signal(libc::SIGHUP, true);
+    let workspace = Workspace::open(path, store, force)?;
+    log_to(&workspace.store().path().join("daemon.log"));
+    let socket = place::own_socket(workspace.base().path())?;
+    // The store's lock is ours, so nobody listens there any more.
+    match std::fs::remove_file(&socket) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(io_failed("remove the old socket", &e)),
+    }
+    let listener = UnixListener::bind(&socket).map_err(|e| io_failed("listen", &e))?;
+    let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(mode))
+        .map_err(|e| io_failed("listen", &e))?;
+    listener.set_nonblocking(true).map_err(|e| io_failed("listen", &e))?;
+    let record = place::record(workspace.store().path());
+    std::fs::write(&record, socket.as_os_str().as_bytes())
+        .map_err(|e| io_failed("record the socket", &e))?;
+    let (wake, woken) = UnixStream::pair().map_err(|e| io_failed("make a socket pair", &e))?;
+    woken.set_nonblocking(true).map_err(|e| io_failed("make a socket pair", &e))?;
+    let term = wake.try_clone().map_err(|e| io_failed("make a socket pair", &e))?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, term)
+        .map_err(|e| io_failed("take signals", &e))?;
+    let daemon = Arc::new(Daemon {
+        workspace,
+        socket,
+        sessions: Mutex::default(),
+        connections: AtomicUsize::new(0),
+        wake: Mutex::new(wake),
+    });
+    Ok((daemon, listener, woken))
+}
+
+/// Sends the log to a file from here on: standard error leads nowhere.
+fn log_to(path: &Path) {
+    let opened = std::fs::File::options().create(true).append(true).open(path);
+    match opened {
+        Ok(file) => {
+            for number in [1, 2] {
+                if let Err(e) = sys::move_fd(std::os::fd::AsRawFd::as_raw_fd(&file), number) {
+                    log::warn!("{e}");
+                }
+            }
+        }
+        Err(e) => log::warn!("{}: {e}", path.display()),
+    }
+}
+
+impl Daemon {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, why: u8) {
+        let mut wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(e) = wake.write_all(&[why]) {
+            log::warn!("{e}");
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.connections.load(Ordering::SeqCst) == 0 && self.sessions().is_empty()
+    }
+
+    fn run(
+        self: &Arc<Daemon>,
+        listener: &UnixListener,
+        mut woken: &UnixStream,
+    ) -> Result<(), Failure> {
+        let linger = Timespec { tv_sec: LINGER.as_secs() as i64, tv_nsec: 0 };
+        let mut ending = false;
+        loop {
+            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+            let timeout = if self.is_idle() { Some(&linger) } else { None };
+            let ready = match poll(&mut fds, timeout) {
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(io_failed("wait", &e.into())),
+            };
+            let mut buf = [0u8; 64];
+            if let Ok(n) = io::Read::read(&mut woken, &mut buf) {
+                // signal-hook writes an X for SIGTERM.
+                ending |= buf[..n].contains(&b'X');
+            }
+            let accepted = self.accept_all(listener);
+            if ending || (ready == 0 && self.is_idle() && !accepted) {
+                // Whoever connected before the socket went is still served.
+                self.remove_socket();
+                if !self.accept_all(listener) || ending {
+                    break;
+                }
+            }
+        }
+        self.workspace.close()
+    }
+
+    fn accept_all(self: &Arc<Daemon>, listener: &UnixListener) -> bool {
+        let mut any = false;
+        while let Ok((stream, _)) = listener.accept() {
+            any = true;
+            self.connections.fetch_add(1, Ordering::SeqCst);
+            let daemon = Arc::clone(self);
+            let started = std::thread::Builder::new().name("verb".into()).spawn(move || {
+                if let Err(e) = stream.set_nonblocking(false).and_then(|()| daemon.converse(stream))
+                {
+                    log::debug!("a client went away: {e}");
+                }
+                daemon.connections.fetch_sub(1, Ordering::SeqCst);
+                daemon.wake(b'.');
+            });
+            if let Err(e) = started {
+                log::error!("{e}");
+                self.connections.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        any
+    }
+
+    fn remove_socket(&self) {
+        for path in [self.socket.clone(), place::record(self.workspace.store().path())] {
+            match std::fs::remove_file(&path) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => log::warn!("{}: {e}", path.display()),
+            }
+        }
+    }
+
+    /// Whether a uid is answered at all: root, the daemon's own, and where the daemon is root's those
+    /// who may write the workspace.
+    fn is_welcome(&self, uid: u32, gid: u32) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == own {
+            return true;
+        }
+        let Ok(meta) = std::fs::metadata(self.workspace.base().path()) else { return false };
+        own == 0
+            && (uid == meta.uid()
+                || meta.mode() & 0o002 != 0
+                || (gid == meta.gid() && meta.mode() & 0o020 != 0))
+    }
+
+    fn converse(self: &Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let (uid, gid, pid) =
+            (peer.uid.as_raw(), peer.gid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let mut wire = Wire::new(stream);
+        let Some(frame) = wire.receive()? else { return Ok(()) };
+        if !self.is_welcome(uid, gid) {
+            let failure = Failure::new(
+                Code::NotPermitted,
+                format!("this workspace's daemon does not answer uid {uid}"),
+            )
+            .hint("ask the workspace's owner");
+            return wire.send_json(&crate::proto::Reply::Failed(failure), None);
+        }
+        let request = Wire::parse(&frame)?;
+        dispatch::answer(self, &mut wire, &request, frame.fd, uid, u32::try_from(pid).unwrap_or(0))
+    }
+
+    /// Serves a view on a FUSE connection.
+    fn begin_session(
+        self: &Arc<Daemon>,
+        txn: &str,
+        uid: u32,
+        device: OwnedFd,
+    ) -> Result<bool, Failure> {
+        let view = self.workspace.view(txn, uid)?;
+        let about = About {
+            workspace: self.workspace.base().path().as_os_str().as_bytes().to_vec(),
+            txn: txn.to_owned(),
+            socket: self.socket.as_os_str().as_bytes().to_vec(),
+        };
+        let allow = rustix::process::geteuid().is_root()
+            && std::env::var_os("TXFS_NO_PASSTHROUGH").is_none();
+        self.sessions().insert(txn.to_owned(), Session::default());
+        let (daemon, name) = (Arc::clone(self), txn.to_owned());
+        let served = fuse::serve(&view, device, about, allow, move || {
+            daemon.sessions().remove(&name);
+            daemon.workspace.set_mount(&name, None);
+            daemon.wake(b'.');
+        });
+        match served {
+            Ok(served) => {
+                if let Some(session) = self.sessions().get_mut(txn) {
+                    session.passthrough = served.passthrough;
+                }
+                Ok(served.passthrough)
+            }
+            Err(e) => {
+                self.sessions().remove(txn);
+                Err(Failure::new(
+                    Code::Unavailable,
+                    format!("the kernel does not talk FUSE with us: {e}"),
+                )
+                .hint("txfs doctor"))
+            }
+        }
+    }
+}

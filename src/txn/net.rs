@@ -1,0 +1,345 @@
+//! Net changes: what a view's tree differs in from its base, whatever the way there.
+
+use std::collections::{BTreeMap, HashMap};
+
+use txfs_journal::{Kind, Name, ObjId, Overrides, RelPath, Timestamp};
+
+use crate::proto::{ChangeKind, ChangeLine, Counts};
+use crate::view::View;
+use crate::view::api::{Attr, OpResult};
+use crate::view::delta::{Delta, Object, Origin};
+use crate::view::state::State;
+
+/// What of an object differs besides its names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Differs {
+    /// Bytes.
+    pub content: bool,
+    /// Permission bits.
+    pub mode: bool,
+    /// User or group.
+    pub owner: bool,
+    /// Modification time.
+    pub mtime: bool,
+    /// Extended attributes.
+    pub xattrs: bool,
+}
+
+impl Differs {
+    /// Whether anything does.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self != Differs::default()
+    }
+
+    /// Whether metadata do.
+    #[must_use]
+    pub fn meta(self) -> bool {
+        self.mode || self.owner || self.mtime || self.xattrs
+    }
+}
+
+/// One name that differs, or one object that does at its one name.
+#[derive(Clone, Debug)]
+pub struct NetChange {
+    /// The object.
+    pub obj: ObjId,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its path in the base, if this change begins there.
+    pub old: Option<RelPath>,
+    /// Its path in the view, if this change ends there.
+    pub new: Option<RelPath>,
+    /// What differs besides the path.
+    pub differs: Differs,
+}
+
+/// The names of an object that came, went, and stayed (as far as the delta knows).
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Directory and name, in the base.
+    pub lost: Vec<(ObjId, Name)>,
+    /// Directory and name, in the view.
+    pub gained: Vec<(ObjId, Name)>,
+    /// Directory and name, in both.
+    pub kept: Vec<(ObjId, Name)>,
+}
+
+/// The names of all touched objects.
+#[must_use]
+pub fn names(delta: &Delta) -> BTreeMap<ObjId, Names> {
+    let mut all: BTreeMap<ObjId, Names> = BTreeMap::new();
+    for (dir, cells) in &delta.dirs {
+        for (name, cell) in cells {
+            if let Some(obj) = cell.below {
+                all.entry(obj).or_default().lost.push((*dir, name.clone()));
+            }
+            if let Some(obj) = cell.now {
+                all.entry(obj).or_default().gained.push((*dir, name.clone()));
+            }
+        }
+    }
+    for (obj, object) in &delta.objects {
+        if let Origin::Base(bind) = &object.origin
+            && *obj != ObjId::ROOT
+            && delta.name(bind.parent, &bind.name).is_none()
+        {
+            all.entry(*obj).or_default().kept.push((bind.parent, bind.name.clone()));
+        }
+    }
+    for names in all.values_mut() {
+        names.lost.sort();
+        names.gained.sort();
+    }
+    all
+}
+
+/// What of a base object the delta changed. A staged file that is equal to the base's in size and
+/// time was taken along for its open handles and is no change.
+///
+/// # Errors
+/// If the staged file cannot be looked at.
+pub fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult<Differs> {
+    let Origin::Base(bind) = &object.origin else { return Ok(Differs::default()) };
+    let Overrides { mode, uid, gid, mtime, .. } = object.over;
+    let print = &bind.print;
+    let mut differs = Differs {
+        content: false,
+        mode: mode.is_some_and(|m| m != print.mode),
+        owner: uid.is_some_and(|u| u != print.uid) || gid.is_some_and(|g| g != print.gid),
+        mtime: mtime.is_some_and(|t| t != print.mtime),
+        xattrs: !object.xattrs.is_empty() && view.xattrs(st, obj)? != view.base_xattrs(st, obj)?,
+    };
+    if let Some(slot) = object.content {
+        let staged = st.staging.stat(slot).map_err(|e| crate::view::nodes::errno(&e))?;
+        differs.content = (staged.size, staged.mtime) != (print.size, print.mtime);
+        differs.mtime = staged.mtime != print.mtime;
+    }
+    Ok(differs)
+}
+
+/// All net changes, by path.
+///
+/// # Errors
+/// If something cannot be looked at.
+pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
+    let mut paths = Paths::new(view, st);
+    let mut out = Vec::new();
+    for (obj, names) in names(&st.delta) {
+        let Some(object) = st.delta.objects.get(&obj) else { continue };
+        let kind = object.kind();
+        let mut differs = differs(view, st, obj, object)?;
+        let entry = |old, new, differs| NetChange { obj, kind, old, new, differs };
+        // A directory's time moves with its entries; that alone is nothing to tell.
+        if kind == Kind::Dir && st.delta.dirs.contains_key(&obj) {
+            differs.mtime = false;
+        }
+        let lost: Vec<_> =
+            names.lost.iter().filter_map(|(d, n)| Some(paths.old(*d)?.join(n))).collect();
+        let gained: Vec<_> =
+            names.gained.iter().filter_map(|(d, n)| Some(paths.now(*d)?.join(n))).collect();
+        let (mut lost, mut gained) = (lost.into_iter(), gained.into_iter());
+        let mut told = false;
+        loop {
+            match (lost.next(), gained.next()) {
+                (None, None) => break,
+                (old, new) => {
+                    let ends = new.is_some();
+                    out.push(entry(
+                        old,
+                        new,
+                        if ends && !told { differs } else { Differs::default() },
+                    ));
+                    told |= ends;
+                }
+            }
+        }
+        if !told && differs.any() {
+            for (dir, name) in &names.kept {
+                if let (Some(old), Some(new)) = (paths.old(*dir), paths.now(*dir)) {
+                    out.push(entry(Some(old.join(name)), Some(new.join(name)), differs));
+                }
+            }
+        }
+    }
+    if let Some(root) = st.delta.objects.get(&ObjId::ROOT) {
+        let mut differs = differs(view, st, ObjId::ROOT, root)?;
+        differs.mtime &= !st.delta.dirs.contains_key(&ObjId::ROOT);
+        if differs.any() {
+            let at = Some(RelPath::root());
+            out.push(NetChange {
+                obj: ObjId::ROOT,
+                kind: Kind::Dir,
+                old: at.clone(),
+                new: at,
+                differs,
+            });
+        }
+    }
+    out.sort_by(|a, b| (a.new.as_ref().or(a.old.as_ref())).cmp(&b.new.as_ref().or(b.old.as_ref())));
+    Ok(out)
+}
+
+/// Paths of directories, each found once. Neighbours share them.
+pub struct Paths<'a> {
+    view: &'a View,
+    st: &'a State,
+    old: HashMap<ObjId, Option<RelPath>>,
+    new: HashMap<ObjId, Option<RelPath>>,
+}
+
+impl<'a> Paths<'a> {
+    /// No path is known yet.
+    #[must_use]
+    pub fn new(view: &'a View, st: &'a State) -> Paths<'a> {
+        Paths { view, st, old: HashMap::new(), new: HashMap::new() }
+    }
+
+    /// In the base.
+    pub fn old(&mut self, dir: ObjId) -> Option<RelPath> {
+        let (view, st) = (self.view, self.st);
+        self.old.entry(dir).or_insert_with(|| view.base_path(st, dir)).clone()
+    }
+
+    /// In the view.
+    pub fn now(&mut self, dir: ObjId) -> Option<RelPath> {
+        let (view, st) = (self.view, self.st);
+        self.new.entry(dir).or_insert_with(|| view.view_path(st, dir)).clone()
+    }
+}
+
+/// The kind as JSON says it.
+#[must_use]
+pub fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Dir => "dir",
+        Kind::Symlink => "symlink",
+        Kind::Fifo => "fifo",
+        Kind::Socket => "socket",
+        Kind::Char => "char",
+        Kind::Block => "block",
+    }
+}
+
+/// The lines that people and scripts see: deletions first, then by path. A name that lost one
+/// object and gained another is one line.
+///
+/// # Errors
+/// If attributes cannot be read.
+pub fn lines(view: &View, st: &State, changes: &[NetChange]) -> OpResult<Vec<ChangeLine>> {
+    let mut out = Vec::new();
+    let mut gone: BTreeMap<RelPath, &NetChange> = BTreeMap::new();
+    for change in changes {
+        if let (Some(old), None) = (&change.old, &change.new) {
+            gone.insert(old.clone(), change);
+        }
+    }
+    for change in changes {
+        let Some(new) = &change.new else { continue };
+        let (attr, _) = view.attr(st, change.obj)?;
+        let before = match &change.old {
+            Some(_) => Some(old_side(view, st, change.obj)?),
+            None => None,
+        };
+        let replaced = if change.old.as_ref() == Some(new) { None } else { gone.remove(new) };
+        let mut line = line(change, new, &attr, before.as_ref());
+        if let (Some(replaced), None) = (replaced, &change.old) {
+            let was = old_side(view, st, replaced.obj)?;
+            line.change =
+                if was.kind == attr.kind { ChangeKind::Modified } else { ChangeKind::TypeChanged };
+            line.old_mode = Some(was.mode);
+            line.old_size = Some(was.size);
+        } else if let Some(replaced) = replaced {
+            // Something was renamed over it: it is deleted all the same.
+            gone.insert(new.clone(), replaced);
+        }
+        out.push(line);
+    }
+    for (path, change) in gone {
+        let was = old_side(view, st, change.obj)?;
+        out.push(ChangeLine {
+            change: ChangeKind::Deleted,
+            path: (&path).into(),
+            from: None,
+            kind: kind_word(change.kind).into(),
+            old_mode: Some(was.mode),
+            new_mode: None,
+            old_size: Some(was.size),
+            new_size: None,
+            meta: Vec::new(),
+        });
+    }
+    out.sort_by(|a, b| {
+        (a.change != ChangeKind::Deleted, &a.path).cmp(&(b.change != ChangeKind::Deleted, &b.path))
+    });
+    Ok(out)
+}
+
+/// What a base object was.
+#[derive(Clone, Copy, Debug)]
+pub struct OldSide {
+    /// Its kind.
+    pub kind: Kind,
+    /// `& 0o7777`
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Last modification.
+    pub mtime: Timestamp,
+}
+
+/// What a base object was when the transaction first touched it.
+///
+/// # Errors
+/// If it was not touched and cannot be read.
+pub fn old_side(view: &View, st: &State, obj: ObjId) -> OpResult<OldSide> {
+    if let Some(Origin::Base(bind)) = st.delta.objects.get(&obj).map(|o| &o.origin) {
+        let p = &bind.print;
+        return Ok(OldSide { kind: p.ident.kind, mode: p.mode, size: p.size, mtime: p.mtime });
+    }
+    let stat = view.base_stat(st, obj)?;
+    Ok(OldSide { kind: stat.ident.kind, mode: stat.mode, size: stat.size, mtime: stat.mtime })
+}
+
+fn line(change: &NetChange, new: &RelPath, attr: &Attr, before: Option<&OldSide>) -> ChangeLine {
+    let Differs { content, mode, owner, mtime, xattrs } = change.differs;
+    let moved = change.old.as_ref().is_some_and(|old| old != new);
+    let kind = match &change.old {
+        None => ChangeKind::Added,
+        Some(_) if moved => ChangeKind::Renamed,
+        Some(_) if content => ChangeKind::Modified,
+        Some(_) => ChangeKind::Metadata,
+    };
+    let words =
+        [("mode", mode), ("owner", owner), ("mtime", mtime && !content), ("xattrs", xattrs)];
+    ChangeLine {
+        change: kind,
+        path: new.into(),
+        from: if moved { change.old.as_ref().map(Into::into) } else { None },
+        kind: kind_word(change.kind).into(),
+        old_mode: before.map(|b| b.mode),
+        new_mode: Some(attr.mode),
+        old_size: before.map(|b| b.size),
+        new_size: Some(attr.size),
+        meta: words.iter().filter(|(_, is)| *is).map(|(w, _)| (*w).to_owned()).collect(),
+    }
+}
+
+/// Changes by kind.
+#[must_use]
+pub fn counts(lines: &[ChangeLine]) -> Counts {
+    let mut counts = Counts::default();
+    for line in lines {
+        let count = match line.change {
+            ChangeKind::Deleted => &mut counts.deleted,
+            ChangeKind::Renamed => &mut counts.renamed,
+            ChangeKind::TypeChanged => &mut counts.type_changed,
+            ChangeKind::Modified => &mut counts.modified,
+            ChangeKind::Metadata => &mut counts.metadata,
+            ChangeKind::Added => &mut counts.added,
+        };
+        *count += 1;
+    }
+    counts
+}

@@ -1,0 +1,441 @@
+//! The plan that takes generations back.
+//!
+//! Of one generation it is the list of its inverses; of several, those lists one after the other,
+//! newest first, with a barrier between.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
+
+use txfs_journal::{
+    Fingerprint, Generation, GenerationRecord, Ident, Kind, Place, RelPath, SlotId, Step,
+};
+
+use super::planner::{drifted, order};
+use super::store::Store;
+use crate::base::mutate::spot;
+use crate::base::{self, Base};
+use crate::proto::{Code, Conflict, Failure};
+use crate::view::Staging;
+use crate::view::staging::copy_content;
+
+/// The inverse steps of one generation, in the order of their phases.
+///
+/// # Errors
+/// If the copy that a rewrite needs cannot be made.
+pub fn inverse(
+    base: &Base,
+    store: &Store,
+    staging: &Staging,
+    record: &GenerationRecord,
+) -> Result<Vec<Step>, Failure> {
+    let steps = &record.plan.steps;
+    // What a barrier separates is taken back separately, last first.
+    let mut out = Vec::new();
+    for segment in steps.split(|s| matches!(s, Step::Barrier)).rev() {
+        if !out.is_empty() {
+            out.push(Step::Barrier);
+        }
+        out.extend(Inverter::new(base, store, staging, record.plan.generation, segment).run()?);
+    }
+    Ok(out)
+}
+
+struct Inverter<'a> {
+    base: &'a Base,
+    store: &'a Store,
+    staging: &'a Staging,
+    generation: Generation,
+    segment: &'a [Step],
+    /// Old path by new path of everything that moved, for paths below.
+    moved: BTreeMap<RelPath, RelPath>,
+    /// By slot: who was evacuated there and placed again.
+    returned: HashMap<SlotId, Place>,
+    /// Inodes that the generation made.
+    made: HashSet<u64>,
+}
+
+impl<'a> Inverter<'a> {
+    fn new(
+        base: &'a Base,
+        store: &'a Store,
+        staging: &'a Staging,
+        generation: Generation,
+        segment: &'a [Step],
+    ) -> Self {
+        let mut evacuated = HashMap::new();
+        let mut moved = BTreeMap::new();
+        let mut returned = HashMap::new();
+        let mut made = HashSet::new();
+        for step in segment {
+            match step {
+                Step::Evacuate { from, slot, .. } => {
+                    evacuated.insert(*slot, from.clone());
+                }
+                Step::Place { slot, to, ident } => match evacuated.get(slot) {
+                    Some(from) => {
+                        moved.insert(to.path.clone(), from.path.clone());
+                        returned.insert(*slot, from.clone());
+                    }
+                    None => {
+                        made.insert(ident.ino);
+                    }
+                },
+                Step::Exchange { new, .. } => {
+                    made.insert(new.ino);
+                }
+                Step::Fetch { .. }
+                | Step::Link { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => {}
+            }
+        }
+        Inverter { base, store, staging, generation, segment, moved, returned, made }
+    }
+
+    /// Where a path of the generation's tree was in the tree before.
+    fn before(&self, place: &Place) -> Place {
+        let path = &place.path;
+        let mut at = Some(path.clone());
+        while let Some(prefix) = at {
+            if let Some(old) = self.moved.get(&prefix) {
+                let rest = &path.as_bytes()[prefix.as_bytes().len()..];
+                let mut bytes = old.as_bytes().to_vec();
+                bytes.extend_from_slice(rest);
+                let joined = RelPath::new(bytes).unwrap_or_else(|_| path.clone());
+                return Place { path: joined, parent_ino: place.parent_ino };
+            }
+            at = prefix.split().map(|(parent, _)| parent);
+        }
+        place.clone()
+    }
+
+    fn run(&self) -> Result<Vec<Step>, Failure> {
+        let (mut fetch, mut evacuate, mut place, mut meta) =
+            (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
+        let mut slot_of: HashMap<SlotId, SlotId> = HashMap::new();
+        for step in self.segment {
+            match step {
+                Step::Fetch { .. } | Step::Barrier => {}
+                Step::Place { slot, to, ident } => {
+                    let new = self.staging.next_slot();
+                    slot_of.insert(*slot, new);
+                    evacuate.push(Step::Evacuate { from: to.clone(), slot: new, ident: *ident });
+                }
+                Step::Link { to, ident, .. } => {
+                    let slot = self.staging.next_slot();
+                    evacuate.push(Step::Evacuate { from: to.clone(), slot, ident: *ident });
+                }
+                Step::Evacuate { .. }
+                | Step::Exchange { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. } => {}
+            }
+        }
+        for step in self.segment {
+            match step {
+                Step::Evacuate { from, slot, ident } => {
+                    let held = match slot_of.get(slot).filter(|_| self.returned.contains_key(slot))
+                    {
+                        Some(held) => *held,
+                        None => self.fetch(&mut fetch, *slot, ident),
+                    };
+                    place.push(Step::Place { slot: held, to: from.clone(), ident: *ident });
+                }
+                Step::Exchange { slot, at, new, old } => {
+                    let held = self.fetch(&mut fetch, *slot, old);
+                    place.push(Step::Exchange {
+                        slot: held,
+                        at: self.before(at),
+                        new: *old,
+                        old: *new,
+                    });
+                }
+                Step::Rewrite { at, ident, preimage, .. } => {
+                    let content = self.staging.next_slot();
+                    let source = self.slot_ident(*preimage)?;
+                    fetch.push(Step::Fetch {
+                        from: self.generation,
+                        from_slot: *preimage,
+                        slot: content,
+                        ident: source,
+                    });
+                    let preimage = self.copy_now(at, ident)?;
+                    place.push(Step::Rewrite {
+                        at: self.before(at),
+                        ident: *ident,
+                        content,
+                        preimage,
+                    });
+                }
+                Step::SetMeta { at, ident, before, after } => {
+                    // What the generation made goes as it is.
+                    if !self.made.contains(&ident.ino) {
+                        let at = self.before(at);
+                        let (before, after) = (after.clone(), before.clone());
+                        meta.insert(
+                            at.path.clone(),
+                            Step::SetMeta { at, ident: *ident, before, after },
+                        );
+                    }
+                }
+                Step::Fetch { .. } | Step::Place { .. } | Step::Link { .. } | Step::Barrier => {}
+            }
+        }
+        order(&mut evacuate, &mut place, &mut []);
+        let mut out = fetch;
+        out.append(&mut evacuate);
+        out.append(&mut place);
+        out.extend(meta.into_values().rev());
+        Ok(out)
+    }
+
+    fn fetch(&self, fetch: &mut Vec<Step>, from_slot: SlotId, ident: &Ident) -> SlotId {
+        let slot = self.staging.next_slot();
+        fetch.push(Step::Fetch { from: self.generation, from_slot, slot, ident: *ident });
+        slot
+    }
+
+    fn slot_ident(&self, slot: SlotId) -> Result<Ident, Failure> {
+        let found = self
+            .store
+            .history_of(self.generation)
+            .and_then(|dir| base::stat_at(dir.as_fd(), slot.to_string().as_bytes()));
+        found.map(|s| s.ident).map_err(|e| {
+            let what =
+                format!("the history of generation {} has lost slot {slot}: {e}", self.generation);
+            Failure::new(Code::Io, what).hint("txfs doctor")
+        })
+    }
+
+    fn copy_now(&self, at: &Place, ident: &Ident) -> Result<SlotId, Failure> {
+        let copy = || -> io::Result<SlotId> {
+            let fd = spot(self.base, &at.path)?.open(ident)?;
+            let from = base::reopen(fd.as_fd(), rustix::fs::OFlags::RDONLY)?;
+            let (slot, to) = self.staging.create()?;
+            copy_content(&from.into(), &to)?;
+            Ok(slot)
+        };
+        copy().map_err(|e| {
+            Failure::new(
+                Code::Io,
+                format!("cannot copy \"{}\": {e}", at.path.as_bytes().escape_ascii()),
+            )
+            .hint("free some space, then run the command again: nothing has happened")
+        })
+    }
+}
+
+/// Every name and inode that a generation touched.
+#[must_use]
+pub fn touched(record: &GenerationRecord) -> (BTreeSet<RelPath>, HashSet<u64>) {
+    let (mut paths, mut inodes) = (BTreeSet::new(), HashSet::new());
+    for step in &record.plan.steps {
+        match step {
+            Step::Evacuate { from: at, ident, .. }
+            | Step::Place { to: at, ident, .. }
+            | Step::Link { to: at, ident, .. }
+            | Step::Rewrite { at, ident, .. } => {
+                paths.insert(at.path.clone());
+                inodes.insert(ident.ino);
+            }
+            Step::Exchange { at, new, old, .. } => {
+                paths.insert(at.path.clone());
+                inodes.insert(new.ino);
+                inodes.insert(old.ino);
+            }
+            Step::SetMeta { at, ident, before, after } => {
+                // Directory times move with every entry and bind nobody.
+                let only_time = ident.kind == Kind::Dir
+                    && (before.mode, before.uid, before.gid, &before.xattrs)
+                        == (after.mode, after.uid, after.gid, &after.xattrs);
+                if !only_time {
+                    paths.insert(at.path.clone());
+                    inodes.insert(ident.ino);
+                }
+            }
+            Step::Fetch { .. } | Step::Barrier => {}
+        }
+    }
+    (paths, inodes)
+}
+
+/// The generations after `record` that touched what it touched, newest first, other than those that
+/// `taken` names. Pairs of a generation and its undo touch nothing on balance and do not count.
+#[must_use]
+pub fn blockers(
+    record: &GenerationRecord,
+    later: &[GenerationRecord],
+    taken: &[Generation],
+) -> Vec<(Generation, RelPath)> {
+    let (paths, inodes) = touched(record);
+    let mut undone: HashSet<Generation> = taken.iter().copied().collect();
+    for other in later.iter().rev() {
+        if undone.contains(&other.plan.generation) {
+            continue;
+        }
+        if !other.plan.undo_of.is_empty()
+            && other.plan.undo_of.iter().all(|g| *g > record.plan.generation)
+        {
+            undone.insert(other.plan.generation);
+            undone.extend(other.plan.undo_of.iter().copied());
+        }
+    }
+    let mut found = Vec::new();
+    for other in later.iter().rev() {
+        if undone.contains(&other.plan.generation) {
+            continue;
+        }
+        let (theirs, nodes) = touched(other);
+        let common = theirs
+            .iter()
+            .find(|p| {
+                paths.contains(p) || paths.iter().any(|q| q.is_within(p) && theirs_moves(other, p))
+            })
+            .cloned()
+            .or_else(|| {
+                nodes
+                    .iter()
+                    .any(|i| inodes.contains(i))
+                    .then(|| theirs.iter().next().cloned())
+                    .flatten()
+            });
+        if let Some(path) = common {
+            found.push((other.plan.generation, path));
+        }
+    }
+    found
+}
+
+/// Whether a generation moved or removed what was at a path, and with it what is below.
+fn theirs_moves(record: &GenerationRecord, path: &RelPath) -> bool {
+    record.plan.steps.iter().any(|s| matches!(s, Step::Evacuate { from, .. } if from.path == *path))
+}
+
+/// Compares the base with what the generations left, where an undo is going to act.
+///
+/// # Errors
+/// If the base cannot be read.
+pub fn drift(
+    base: &Base,
+    steps: &[Step],
+    known: &HashMap<u64, Fingerprint>,
+) -> Result<Vec<Conflict>, Failure> {
+    let mut check =
+        Check { base, found: Vec::new(), leaving: HashSet::new(), returning: HashSet::new() };
+    let mut placed_dirs: HashSet<RelPath> = HashSet::new();
+    for step in steps {
+        match step {
+            Step::Evacuate { from, .. } => {
+                check.leaving.insert(from.path.clone());
+            }
+            Step::Place { slot, to, ident } => {
+                check.returning.insert(*slot);
+                if ident.kind == Kind::Dir {
+                    placed_dirs.insert(to.path.clone());
+                }
+            }
+            Step::Fetch { .. }
+            | Step::Exchange { .. }
+            | Step::Link { .. }
+            | Step::Rewrite { .. }
+            | Step::SetMeta { .. }
+            | Step::Barrier => {}
+        }
+    }
+    // Each place is looked at once: what an earlier segment puts there cannot be seen yet.
+    let mut seen: HashSet<RelPath> = HashSet::new();
+    for step in steps {
+        let path = super::apply::step_path(step);
+        let below_placed = {
+            let mut up = path.split();
+            let mut below = false;
+            while let Some((parent, _)) = up {
+                below |= placed_dirs.contains(&parent);
+                up = parent.split();
+            }
+            below
+        };
+        match step {
+            Step::Evacuate { from, slot, ident } => {
+                if !below_placed && seen.insert(path) {
+                    let dir = ident.kind == Kind::Dir && !check.returning.contains(slot);
+                    check.occupied(from, ident, known, dir)?;
+                }
+            }
+            Step::Exchange { at, old: ident, .. } | Step::Rewrite { at, ident, .. } => {
+                if !below_placed && seen.insert(path) {
+                    check.occupied(at, ident, known, false)?;
+                }
+            }
+            Step::Place { to, .. } => {
+                if !below_placed && !check.leaving.contains(&to.path) && seen.insert(path) {
+                    check.free(&to.path);
+                }
+            }
+            Step::SetMeta { .. } | Step::Link { .. } | Step::Fetch { .. } | Step::Barrier => {}
+        }
+    }
+    Ok(check.found)
+}
+
+struct Check<'a> {
+    base: &'a Base,
+    found: Vec<Conflict>,
+    leaving: HashSet<RelPath>,
+    returning: HashSet<SlotId>,
+}
+
+impl Check<'_> {
+    fn conflict(&mut self, path: &RelPath, reason: String) {
+        self.found.push(Conflict { path: path.into(), reason, generation: None });
+    }
+
+    /// A place must hold what a generation left there.
+    fn occupied(
+        &mut self,
+        at: &Place,
+        ident: &Ident,
+        known: &HashMap<u64, Fingerprint>,
+        removed_dir: bool,
+    ) -> Result<(), Failure> {
+        let fail = |what: &str, e: io::Error| {
+            let path = at.path.as_bytes().escape_ascii();
+            Failure::new(Code::Io, format!("cannot {what} \"{path}\": {e}")).hint("txfs doctor")
+        };
+        let reason =
+            match spot(self.base, &at.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name)) {
+                Ok(now) if now.ident != *ident => Some("another entry stands there".to_owned()),
+                Ok(now) => known.get(&ident.ino).and_then(|then| drifted(then, &now)),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Some("it is gone".to_owned()),
+                Err(e) => return Err(fail("look at", e)),
+            };
+        if let Some(reason) = reason {
+            self.conflict(&at.path, reason);
+        } else if removed_dir {
+            let fd = self.base.open_path(&at.path).map_err(|e| fail("open", e))?;
+            for (name, ..) in base::list(fd.as_fd()).map_err(|e| fail("list", e))? {
+                let name = txfs_journal::Name::new(&name)
+                    .map_err(|e| fail("list", io::Error::other(e)))?;
+                let path = at.path.join(&name);
+                if !self.leaving.contains(&path) {
+                    self.conflict(
+                        &path,
+                        "it was created in a directory that the undo removes".to_owned(),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A place must hold nothing.
+    fn free(&mut self, path: &RelPath) {
+        match spot(self.base, path).and_then(|s| s.ident()) {
+            Ok(None) => {}
+            Ok(Some(_)) => self.conflict(path, "something else stands there now".to_owned()),
+            Err(e) => self.conflict(path, format!("its directory is not there: {e}")),
+        }
+    }
+}

@@ -1,0 +1,592 @@
+//! A workspace: its base, its store, its journal, its open transactions; and the verbs on them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use txfs_journal::{
+    Generation, GenerationRecord, Journal, JournalError, Plan, Step, TxnHead, TxnState,
+};
+
+use super::failpoint::failpoint;
+use super::store::Store;
+use super::{apply, planner};
+use crate::base::{Base, Whereabouts};
+use crate::proto::{Code, Failure, TxnInfo};
+use crate::view::state::now;
+use crate::view::{Layer, Parts, View};
+
+/// The transaction that is meant where none is named.
+pub const MAIN: &str = "main";
+
+/// An open transaction.
+#[derive(Clone)]
+pub struct Txn {
+    /// Its head.
+    pub head: TxnHead,
+    /// Its view, built when first used.
+    pub view: Option<Arc<View>>,
+    /// Where it is mounted, as the client said.
+    pub mount: Option<Vec<u8>>,
+}
+
+/// A workspace, open in this process and no other.
+pub struct Workspace {
+    pub(super) base: Arc<Base>,
+    pub(super) store: Arc<Store>,
+    pub(super) journal: Journal,
+    pub(super) txns: Mutex<BTreeMap<String, Txn>>,
+    /// Held by whoever makes the next generation.
+    pub(super) gate: Mutex<()>,
+}
+
+/// The journal's failure as one of the command.
+pub fn journal_failed(e: &JournalError) -> Failure {
+    let code = match e {
+        JournalError::Corrupt { .. } | JournalError::Order { .. } => Code::Corrupt,
+        JournalError::NewerFormat { .. } => Code::NewerFormat,
+        JournalError::NameTaken(_) | JournalError::WrongState { .. } => Code::Busy,
+        JournalError::NoTxn(_) | JournalError::NoGeneration(_) => Code::NotFound,
+        JournalError::Store { .. } | JournalError::Failed(_) => Code::Io,
+    };
+    let hint = match code {
+        Code::NewerFormat => "install the txfs that wrote it, or a newer one",
+        Code::Busy => "txfs list",
+        Code::NotFound => "txfs history",
+        _ => {
+            "txfs doctor (the base is untouched, and staged content is kept under its ids in .txfs/staged)"
+        }
+    };
+    Failure::new(code, e.to_string()).hint(hint)
+}
+
+fn io_failed(what: &str, e: &std::io::Error) -> Failure {
+    Failure::new(Code::Io, format!("cannot {what}: {e}")).hint("txfs doctor")
+}
+
+/// Refuses workspaces in which nobody wants an undo of everything.
+fn check_place(base: &Base, force: bool) -> Result<(), Failure> {
+    let path = base.path();
+    if force {
+        return Ok(());
+    }
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    let what = if path == Path::new("/") {
+        "the root of the system"
+    } else if home.as_deref() == Some(path)
+        || path == Path::new("/root")
+        || path.parent() == Some(Path::new("/home"))
+    {
+        "a home directory"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Code::Refused, format!("{} is {what}", path.display()))
+        .hint("name a project below it, or say --force"))
+}
+
+/// Refuses views as workspaces: their files are another transaction's.
+fn check_not_a_view(base: &Base) -> Result<(), Failure> {
+    let stat = rustix::fs::fstatfs(base.root())
+        .map_err(|e| io_failed("look at the workspace", &e.into()))?;
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    let is_fuse = i64::from(stat.f_type) == FUSE_SUPER_MAGIC;
+    if is_fuse && crate::base::xattr::get(base.root(), b"user.txfs.txn").is_ok_and(|v| v.is_some())
+        || is_fuse && is_txfs_mount(base.path())
+    {
+        return Err(Failure::new(
+            Code::Refused,
+            format!("{} is inside the view of another transaction", base.path().display()),
+        )
+        .hint("leave the view, or use its own transaction: txfs status"));
+    }
+    Ok(())
+}
+
+fn is_txfs_mount(path: &Path) -> bool {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return false };
+    let best = mounts
+        .lines()
+        .filter_map(|l| {
+            let mut fields = l.split(' ').skip(1);
+            Some((fields.next()?, fields.next()?))
+        })
+        .filter(|(at, _)| path.starts_with(at))
+        .max_by_key(|(at, _)| at.len());
+    best.is_some_and(|(_, kind)| kind == "fuse.txfs")
+}
+
+/// Checks a transaction's name.
+///
+/// # Errors
+/// [`Code::Usage`]
+pub fn check_name(name: &str) -> Result<(), Failure> {
+    let good = !name.is_empty()
+        && name.len() <= 64
+        && !name.starts_with(['.', '-'])
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if good {
+        return Ok(());
+    }
+    Err(Failure::new(Code::Usage, format!("{name:?} is no name for a transaction"))
+        .hint("use 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"))
+}
+
+impl Workspace {
+    /// Opens a workspace and finishes what a crash left unfinished.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::Refused`], [`Code::Busy`], [`Code::Corrupt`], [`Code::Io`].
+    pub fn open(path: &Path, store: Option<&Path>, force: bool) -> Result<Workspace, Failure> {
+        let base = Base::open(path).map_err(|e| {
+            let code = match e.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => Code::NotFound,
+                _ => Code::Io,
+            };
+            Failure::new(code, format!("cannot open {}: {e}", path.display()))
+                .hint("txfs -C DIRECTORY ...")
+        })?;
+        check_not_a_view(&base)?;
+        let place = super::store::place(base.path(), store);
+        if !place.is_dir() {
+            check_place(&base, force)?;
+        }
+        let store = Arc::new(Store::open(&base, store)?);
+        let journal = Journal::open(&store.journal()).map_err(|e| journal_failed(&e))?;
+        let workspace = Workspace {
+            base: Arc::new(base),
+            store,
+            journal,
+            txns: Mutex::default(),
+            gate: Mutex::new(()),
+        };
+        workspace.recover()?;
+        Ok(workspace)
+    }
+
+    /// The base.
+    #[must_use]
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Txn>> {
+        self.txns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recover(&self) -> Result<(), Failure> {
+        let failed = |e: JournalError| journal_failed(&e);
+        if self.journal.poison().map_err(failed)?.is_none()
+            && let Some(sealed) = self.journal.sealed().map_err(failed)?
+        {
+            log::info!("finishing the commit of generation {}", sealed.plan().generation);
+            let entries = 0;
+            self.carry_out(sealed, entries)?;
+        }
+        for head in self.journal.heads().map_err(failed)? {
+            match head.state {
+                TxnState::Open | TxnState::Sealed => {
+                    self.lock().insert(head.name.clone(), Txn { head, view: None, mount: None });
+                }
+                TxnState::Aborting => self.finish_abort(&head)?,
+                TxnState::Committed(_) | TxnState::Aborted => {
+                    self.journal.forget(head.id).map_err(failed)?
+                }
+            }
+        }
+        self.sweep()
+    }
+
+    /// Removes what nothing refers to: staging of transactions that ended, trash.
+    fn sweep(&self) -> Result<(), Failure> {
+        let open: Vec<_> = self.lock().values().map(|t| t.head.id).collect();
+        for txn in self.store.staged().map_err(|e| io_failed("list the store", &e))? {
+            if !open.contains(&txn) {
+                self.store
+                    .discard_staging(txn)
+                    .map_err(|e| io_failed("clear the staging area", &e))?;
+            }
+        }
+        self.empty_trash_later();
+        Ok(())
+    }
+
+    pub(super) fn empty_trash_later(&self) {
+        let store = Arc::clone(&self.store);
+        let started = std::thread::Builder::new().name("trash".into()).spawn(move || {
+            if let Err(e) = store.empty_trash() {
+                // What cannot go now goes at the next chance.
+                log::warn!("the trash of the store: {e}");
+            }
+        });
+        if let Err(e) = started {
+            log::warn!("the trash of the store stays: {e}");
+        }
+    }
+
+    /// Refuses while the workspace is poisoned.
+    pub(super) fn check_sound(&self) -> Result<(), Failure> {
+        match self.journal.poison().map_err(|e| journal_failed(&e))? {
+            None => {}
+            Some(why) => {
+                return Err(Failure::new(
+                    Code::Blocked,
+                    format!("the workspace is blocked: {why}"),
+                )
+                .hint("txfs doctor says which versions there are and what to run"));
+            }
+        }
+        match self.store.is_in_place() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::new(
+                Code::Blocked,
+                format!(
+                    "the store {} was removed or replaced while it was in use",
+                    self.store.path().display()
+                ),
+            )
+            .hint("txfs __stop --force, then begin anew; the base is untouched")),
+            Err(e) => Err(io_failed("look at the store", &e)),
+        }
+    }
+
+    /// The newest generation.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn live(&self) -> Result<Generation, Failure> {
+        self.journal.live().map_err(|e| journal_failed(&e))
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] for a bad name, [`Code::Busy`] if it is open.
+    pub fn begin(&self, name: &str, uid: u32) -> Result<TxnInfo, Failure> {
+        check_name(name)?;
+        self.check_sound()?;
+        let mut txns = self.lock();
+        let head = self.journal.begin(name, uid, now()).map_err(|e| match e {
+            JournalError::NameTaken(_) => {
+                Failure::new(Code::Busy, format!("transaction \"{name}\" is open already"))
+                    .hint(format!("txfs status --txn {name}, or txfs begin --txn ANOTHER"))
+            }
+            e => journal_failed(&e),
+        })?;
+        txns.insert(name.to_owned(), Txn { head, view: None, mount: None });
+        drop(txns);
+        self.info(name, uid)
+    }
+
+    /// An open transaction that `uid` may use. `main` is begun if it is not open.
+    pub(super) fn txn(&self, name: &str, uid: u32) -> Result<Txn, Failure> {
+        check_name(name)?;
+        let found = self.lock().get(name).cloned();
+        let txn = match found {
+            Some(txn) => txn,
+            None if name == MAIN => {
+                self.begin(name, uid)?;
+                return self.txn(name, uid);
+            }
+            None => {
+                return Err(Failure::new(
+                    Code::NotFound,
+                    format!("no open transaction \"{name}\""),
+                )
+                .hint("txfs list, or txfs begin --txn NAME"));
+            }
+        };
+        if uid != 0 && uid != txn.head.owner {
+            // Others do not learn that it exists.
+            return Err(Failure::new(Code::NotFound, format!("no open transaction \"{name}\""))
+                .hint("txfs list, or txfs begin --txn NAME"));
+        }
+        Ok(txn)
+    }
+
+    /// Begins a transaction unless it is open.
+    ///
+    /// # Errors
+    /// As [`Workspace::begin`].
+    pub fn ensure(&self, name: &str, uid: u32) -> Result<(), Failure> {
+        check_name(name)?;
+        let there = self.lock().contains_key(name);
+        if there { self.txn(name, uid).map(drop) } else { self.begin(name, uid).map(drop) }
+    }
+
+    /// The view of a transaction.
+    ///
+    /// # Errors
+    /// If its records do not decode or its staged files are gone.
+    pub fn view(&self, name: &str, uid: u32) -> Result<Arc<View>, Failure> {
+        let txn = self.txn(name, uid)?;
+        if let Some(view) = txn.view {
+            return Ok(view);
+        }
+        let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut txns = self.lock();
+        let txn = txns.get_mut(name).ok_or_else(|| {
+            Failure::new(Code::NotFound, format!("no open transaction \"{name}\""))
+                .hint("txfs list")
+        })?;
+        if let Some(view) = &txn.view {
+            return Ok(Arc::clone(view));
+        }
+        let view = Arc::new(self.build_view(&txn.head)?);
+        txn.view = Some(Arc::clone(&view));
+        Ok(view)
+    }
+
+    fn build_view(&self, head: &TxnHead) -> Result<View, Failure> {
+        let failed = |e: JournalError| journal_failed(&e);
+        let records = self.journal.records(head.id).map_err(failed)?;
+        let mut layers = Vec::new();
+        let mut generation = head.base.next();
+        let live = self.live()?;
+        while generation <= live {
+            let record = self.journal.generation(generation).map_err(failed)?;
+            for step in &record.plan.steps {
+                self.remember_move(generation, step);
+            }
+            layers.push(Arc::new(Layer::new(&record)));
+            generation = generation.next();
+        }
+        let staging =
+            self.store.staging(head.id).map_err(|e| io_failed("open the staging area", &e))?;
+        let parts = Parts {
+            base: Arc::clone(&self.base),
+            history: Arc::clone(self.store.history()),
+            staging: Arc::new(staging),
+            writer: self.journal.writer(head.id).map_err(failed)?,
+            records,
+            generation: head.base,
+            layers,
+        };
+        View::open(parts).map_err(|e| {
+            Failure::new(
+                Code::Corrupt,
+                format!("transaction \"{}\" cannot be rebuilt: {e}", head.name),
+            )
+            .hint("txfs doctor (the base is untouched, and staged content is kept)")
+        })
+    }
+
+    fn remember_move(&self, generation: Generation, step: &Step) {
+        match step {
+            Step::Fetch { slot, ident, .. } | Step::Evacuate { slot, ident, .. } => {
+                self.base.moves(ident.ino, Whereabouts::Slot(generation, *slot));
+            }
+            Step::Place { to, ident, .. } => {
+                self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()))
+            }
+            Step::Exchange { slot, at, new, old } => {
+                self.base.moves(old.ino, Whereabouts::Slot(generation, *slot));
+                self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
+            }
+            Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {}
+        }
+    }
+
+    /// A transaction in words.
+    ///
+    /// # Errors
+    /// If it is not open.
+    pub fn info(&self, name: &str, uid: u32) -> Result<TxnInfo, Failure> {
+        let txn = self.txn(name, uid)?;
+        let live = self.live()?;
+        let effects = match &txn.view {
+            Some(view) => view.effects(),
+            None => self.journal.records(txn.head.id).map_err(|e| journal_failed(&e))?.len() as u64,
+        };
+        let state = match txn.head.state {
+            TxnState::Open => "open",
+            TxnState::Sealed => "sealed",
+            TxnState::Aborting => "aborting",
+            TxnState::Committed(_) => "committed",
+            TxnState::Aborted => "aborted",
+        };
+        Ok(TxnInfo {
+            txn: txn.head.name.clone(),
+            id: txn.head.id.0,
+            owner: txn.head.owner,
+            state: state.into(),
+            base_generation: txn.head.base.0,
+            generation: live.0,
+            stale: txn.head.base != live,
+            began: txn.head.began.secs,
+            effects,
+            staged_bytes: self.store.bytes_of_files(&format!("staged/{}", txn.head.id)),
+            mount: txn.mount.map(crate::proto::PathBytes),
+        })
+    }
+
+    /// Names of the transactions that `uid` may see.
+    #[must_use]
+    pub fn names(&self, uid: u32) -> Vec<String> {
+        self.lock()
+            .values()
+            .filter(|t| uid == 0 || t.head.owner == uid)
+            .map(|t| t.head.name.clone())
+            .collect()
+    }
+
+    /// Says where a transaction is mounted.
+    pub fn set_mount(&self, name: &str, at: Option<Vec<u8>>) {
+        if let Some(txn) = self.lock().get_mut(name) {
+            txn.mount = at;
+        }
+    }
+
+    /// The one way in which a generation comes to be: seal, apply, record, publish. The caller holds the gate
+    /// and has validated.
+    pub(super) fn publish(
+        &self,
+        plan: Plan,
+        entries: u64,
+        point: &str,
+    ) -> Result<GenerationRecord, Failure> {
+        self.store.sync().map_err(|e| io_failed("make the staged content durable", &e))?;
+        failpoint("commit.synced");
+        let sealed = self.journal.seal(plan).map_err(|e| journal_failed(&e))?;
+        failpoint(point);
+        self.carry_out(sealed, entries)
+    }
+
+    fn carry_out(
+        &self,
+        sealed: txfs_journal::Sealed,
+        entries: u64,
+    ) -> Result<GenerationRecord, Failure> {
+        if let Err(stopped) = apply::apply(&self.base, &self.store, &self.journal, &sealed) {
+            return Err(self.stopped(sealed, &stopped));
+        }
+        let after = apply::fingerprints(&self.base, &sealed)
+            .map_err(|e| io_failed("read what was committed", &e))?;
+        failpoint("apply.recorded");
+        let plan = sealed.plan().clone();
+        let entries = if entries == 0 { count_entries(&plan.steps) } else { entries };
+        let mut record = GenerationRecord { plan, after, history_bytes: 0, entries, pruned: false };
+        record.history_bytes = self.store.slot_bytes(&record.plan);
+        self.journal.publish(sealed, &record).map_err(|e| journal_failed(&e))?;
+        failpoint("commit.published");
+        for step in &record.plan.steps {
+            if let Step::Fetch { from, .. } = step {
+                self.refresh_history_bytes(*from);
+            }
+        }
+        Ok(record)
+    }
+
+    fn refresh_history_bytes(&self, generation: Generation) {
+        let bytes = self.store.bytes_of_files(&format!("history/{generation}"));
+        if let Err(e) = self.journal.set_history_bytes(generation, bytes) {
+            log::warn!("generation {generation}: {e}");
+        }
+    }
+
+    /// Apply could not go on: takes back what was done, or blocks the workspace.
+    fn stopped(&self, sealed: txfs_journal::Sealed, why: &apply::Stopped) -> Failure {
+        let (path, reason) = match why {
+            apply::Stopped::Outside { path, what } => (path.clone(), what.clone()),
+            apply::Stopped::Io { path, cause } => (path.clone(), cause.to_string()),
+            apply::Stopped::Journal(e) => return journal_failed(e),
+        };
+        let at = path.as_bytes().escape_ascii().to_string();
+        let generation = sealed.plan().generation;
+        log::error!("generation {generation} stopped at \"{at}\": {reason}");
+        let taken_back = apply::roll_back(&self.base, &self.store, &sealed);
+        let txn = sealed.plan().txn;
+        let back = match taken_back {
+            Ok(()) => self.store.unmake_history(txn, generation).map_err(|e| e.to_string()),
+            Err(e) => Err(format!("{e:?}")),
+        };
+        match back {
+            Ok(()) => {
+                if let Err(e) = self.journal.unseal(sealed) {
+                    return journal_failed(&e);
+                }
+                let code = match why {
+                    apply::Stopped::Outside { .. } => Code::Drift,
+                    apply::Stopped::Io { .. } | apply::Stopped::Journal(_) => Code::Io,
+                };
+                Failure::new(code, format!("the base changed at \"{at}\" while it was being committed: {reason}; everything was taken back"))
+                    .hint("txfs status, then txfs commit again")
+                    .conflicts(vec![crate::proto::Conflict { path: (&path).into(), reason, generation: None }])
+            }
+            Err(e) => {
+                let why = format!(
+                    "generation {generation} could neither be finished nor taken back at \"{at}\" ({reason}; {e}); \
+                     what was there before is in {}/history/{generation}",
+                    self.store.path().display()
+                );
+                if let Err(e) = self.journal.set_poison(Some(&why)) {
+                    log::error!("{e}");
+                }
+                for txn in self.lock().values() {
+                    if let Some(view) = &txn.view {
+                        view.poison();
+                    }
+                }
+                Failure::new(Code::Blocked, why)
+                    .hint("put the base right at that path, then: txfs doctor --fix")
+            }
+        }
+    }
+
+    /// Everything that the journal knows of the newest state of each inode that generations left.
+    pub(super) fn known_states(&self) -> Result<HashMap<u64, txfs_journal::Fingerprint>, Failure> {
+        let failed = |e: JournalError| journal_failed(&e);
+        let mut known = HashMap::new();
+        for generation in self.journal.generations().map_err(failed)? {
+            let head = self.journal.generation_head(generation).map_err(failed)?;
+            if head.pruned {
+                continue;
+            }
+            for (_, print) in self.journal.generation(generation).map_err(failed)?.after {
+                known.insert(print.ident.ino, print);
+            }
+        }
+        Ok(known)
+    }
+
+    pub(super) fn finish_abort(&self, head: &TxnHead) -> Result<(), Failure> {
+        self.store.discard_staging(head.id).map_err(|e| io_failed("clear the staging area", &e))?;
+        failpoint("abort.staging");
+        self.journal.finish_abort(head.id).map_err(|e| journal_failed(&e))?;
+        failpoint("abort.finished");
+        self.journal.forget(head.id).map_err(|e| journal_failed(&e))
+    }
+
+    /// Hands what is queued to the disk, before the process ends.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.journal.make_durable().map_err(|e| journal_failed(&e))
+    }
+
+    /// Opens and answers nothing but whether staging can be prepared; used by tests of the planner.
+    pub(super) fn conflicts(&self, view: &View) -> Result<Vec<crate::proto::Conflict>, Failure> {
+        let cut = view.cut();
+        planner::validate(view, &cut.st)
+    }
+}
+
+/// Entries that a plan changes, as a person counts them.
+fn count_entries(steps: &[Step]) -> u64 {
+    let counts = |s: &&Step| match s {
+        Step::Evacuate { .. }
+        | Step::Place { .. }
+        | Step::Exchange { .. }
+        | Step::Link { .. }
+        | Step::Rewrite { .. } => true,
+        Step::Fetch { .. } | Step::SetMeta { .. } | Step::Barrier => false,
+    };
+    steps.iter().filter(counts).count() as u64
+}
