@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod fuse;
 pub mod proto;
 pub mod report;
+pub mod run;
 pub mod sys;
 pub mod txn;
 pub mod view;

@@ -40,18 +40,31 @@ fn unreachable(e: &io::Error) -> Failure {
         .hint("run the command again; txfs doctor if it stays so")
 }
 
+/// Where a daemon listens already, and the connection.
+fn find(target: &Target) -> Option<(PathBuf, UnixStream)> {
+    let mut candidates: Vec<PathBuf> = target.socket.iter().cloned().collect();
+    if candidates.is_empty() {
+        let recorded =
+            std::fs::read(place::record(&store::place(&target.workspace, target.store.as_deref())));
+        if let Ok(bytes) = recorded {
+            use std::os::unix::ffi::OsStringExt;
+            candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
+        }
+        candidates.extend(place::own_socket(&target.workspace));
+    }
+    candidates.into_iter().find_map(|path| UnixStream::connect(&path).ok().map(|s| (path, s)))
+}
+
 /// Connects to a daemon that listens already.
 #[must_use]
 pub fn running(target: &Target) -> Option<Wire> {
-    let mut candidates: Vec<PathBuf> = target.socket.iter().cloned().collect();
-    let recorded =
-        std::fs::read(place::record(&store::place(&target.workspace, target.store.as_deref())));
-    if let Ok(bytes) = recorded {
-        use std::os::unix::ffi::OsStringExt;
-        candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
-    }
-    candidates.extend(place::own_socket(&target.workspace));
-    candidates.iter().find_map(|path| UnixStream::connect(path).ok()).map(Wire::new)
+    find(target).map(|(_, stream)| Wire::new(stream))
+}
+
+/// Where a daemon listens already.
+#[must_use]
+pub fn socket(target: &Target) -> Option<PathBuf> {
+    find(target).map(|(path, _)| path)
 }
 
 /// Connects to the daemon of a workspace, started if need be.
@@ -61,7 +74,7 @@ pub fn running(target: &Target) -> Option<Wire> {
 pub fn connect(target: &Target) -> Result<Wire, Failure> {
     // Two that start at once: the loser finds the winner's socket on its next look.
     let mut last = None;
-    for _ in 0..50 {
+    for _ in 0..500 {
         if let Some(wire) = running(target) {
             return Ok(wire);
         }
@@ -69,7 +82,8 @@ pub fn connect(target: &Target) -> Result<Wire, Failure> {
             Ok(()) => {}
             Err(failure) if failure.code == Code::Busy => {
                 last = Some(failure);
-                wait_for_lock(target);
+                // The one that has the lock is about to listen, or to end.
+                std::thread::sleep(std::time::Duration::from_millis(20));
             }
             Err(failure) => return Err(failure),
         }
@@ -77,21 +91,6 @@ pub fn connect(target: &Target) -> Result<Wire, Failure> {
     Err(last.unwrap_or_else(|| {
         Failure::new(Code::Unavailable, "the daemon starts and does not listen").hint("txfs doctor")
     }))
-}
-
-/// Waits until the process that holds the store's lock listens or ends.
-fn wait_for_lock(target: &Target) {
-    let lock = store::place(&target.workspace, target.store.as_deref()).join("lock");
-    let (done, wait) = crossbeam_channel::bounded(1);
-    let waiter = std::thread::spawn(move || {
-        if let Ok(file) = std::fs::File::open(lock)
-            && rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).is_ok()
-        {
-            drop(done.send(()));
-        }
-    });
-    drop(wait.recv_timeout(std::time::Duration::from_millis(100)));
-    drop(waiter);
 }
 
 fn start(target: &Target) -> Result<(), Failure> {

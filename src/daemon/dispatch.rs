@@ -8,7 +8,7 @@ use super::Daemon;
 use super::wire::Wire;
 use crate::fuse::mount;
 use crate::proto::{
-    ChangesReply, Code, DaemonReply, DiffForm, Failure, FrameKind, MountHow, MountReply, PathBytes,
+    ChangesReply, Code, DaemonReply, Failure, FrameKind, MountHow, MountReply, PathBytes,
     Reply, Request, Verb,
 };
 use crate::txn::verbs::CommitOptions;

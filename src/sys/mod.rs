@@ -165,3 +165,33 @@ pub fn move_fd(from: i32, to: i32) -> io::Result<()> {
     };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// unshare(2). The caller is single-threaded, or asks only for what a thread may have alone.
+///
+/// # Errors
+/// Those of unshare(2).
+pub fn unshare(flags: rustix::thread::UnshareFlags) -> io::Result<()> {
+    // SAFETY: file-descriptor tables are never unshared here, which is what could break I/O safety.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags - rustix::thread::UnshareFlags::FILES) }?)
+}
+
+/// Has all descriptors above 2 closed by the next exec. For use between fork and exec.
+///
+/// # Errors
+/// Those of close_range(2); kernels before 5.11 have no such flag.
+pub fn close_on_exec_above_2() -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: only flags of descriptors change.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Unblocks all signals. For use between fork and exec.
+pub fn unblock_signals() {
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,280 @@
+//! Answers for people, and as JSON.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::proto::{
+    ChangeKind, ChangeLine, Counts, Failure, GenerationInfo, LogLine, PathBytes, Reply,
+    SCHEMA_VERSION, StatusReply, TxnInfo,
+};
+use crate::report::letter;
+use crate::report::quote::c;
+
+/// Prints a failure: the message, every path in the way, the next step.
+pub(crate) fn failure(out: &mut dyn Write, failure: &Failure) -> io::Result<()> {
+    writeln!(out, "txfs: {}", failure.message)?;
+    for conflict in &failure.conflicts {
+        writeln!(out, "  {}: {}", c(&conflict.path.0), conflict.reason)?;
+    }
+    if let Some(hint) = &failure.hint {
+        writeln!(out, "Hint: {hint}")?;
+    }
+    Ok(())
+}
+
+/// Prints a value as one object with `schema_version`, `kind` and `ok`.
+pub(super) fn json(kind: &str, value: &impl Serialize) -> io::Result<()> {
+    let mut object = match serde_json::to_value(value)? {
+        serde_json::Value::Object(object) => object,
+        other => serde_json::Map::from_iter([("value".to_owned(), other)]),
+    };
+    object.insert("schema_version".into(), SCHEMA_VERSION.into());
+    object.insert("kind".into(), kind.into());
+    object.insert("ok".into(), true.into());
+    writeln!(io::stdout(), "{}", serde_json::Value::Object(object))
+}
+
+/// Prints an answer as JSON.
+pub(super) fn reply_json(kind: &str, reply: &Reply) -> io::Result<()> {
+    match reply {
+        Reply::Failed(f) => json(kind, f),
+        Reply::Daemon(r) => json(kind, r),
+        Reply::Txn(r) => json(kind, r),
+        Reply::List(r) => json(kind, r),
+        Reply::Status(r) => json(kind, r),
+        Reply::Changes(r) => json(kind, r),
+        Reply::Log(r) => json(kind, r),
+        Reply::Show(r) => json(kind, r),
+        Reply::Commit(r) => json(kind, r),
+        Reply::Abort(r) => json(kind, r),
+        Reply::Undo(r) => json(kind, r),
+        Reply::History(r) => json(kind, r),
+        Reply::Gc(r) => json(kind, r),
+        Reply::Doctor(r) => json(kind, r),
+        Reply::Mount(r) => json(kind, r),
+        Reply::Step(r) => json(kind, r),
+    }
+}
+
+/// Prints an answer for people.
+pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
+    match reply {
+        Reply::Failed(f) => failure(out, f),
+        Reply::Daemon(d) => writeln!(
+            out,
+            "daemon {} serves {} views of {}",
+            d.daemon_pid,
+            d.mounts,
+            c(&d.workspace.0)
+        ),
+        Reply::Txn(t) => txn(out, t),
+        Reply::List(l) => l.txns.iter().try_for_each(|t| txn(out, t)),
+        Reply::Status(s) => status(out, s),
+        Reply::Changes(r) => changes(out, &r.changes),
+        Reply::Log(l) => l.records.iter().try_for_each(|line| log_line(out, line)),
+        Reply::Show(s) => {
+            generation(out, &s.info)?;
+            changes(out, &s.changes)
+        }
+        Reply::Commit(r) if r.dry_run => writeln!(out, "would commit: {}", words(&r.counts)),
+        Reply::Commit(r) if !r.changed => {
+            writeln!(out, "nothing to commit; generation {} is live", r.generation)
+        }
+        Reply::Commit(r) => {
+            writeln!(out, "generation {}: {}", r.generation, words(&r.counts))?;
+            for path in &r.copied_open {
+                writeln!(out, "  {} is open: committed as a copy of what it held", c(&path.0))?;
+            }
+            undo_line(out, r.undo.as_deref(), r.reason.as_deref())
+        }
+        Reply::Abort(r) => {
+            writeln!(out, "transaction \"{}\": {} effects dropped; {}", r.txn, r.effects, r.reason)
+        }
+        Reply::Undo(r) => {
+            let list: Vec<_> = r.undone.iter().map(u64::to_string).collect();
+            let would = if r.dry_run { "would take back" } else { "took back" };
+            writeln!(
+                out,
+                "{would} generation {} ({} entries); generation {} is live",
+                list.join(", "),
+                r.entries,
+                r.generation
+            )?;
+            if r.dry_run { Ok(()) } else { undo_line(out, r.undo.as_deref(), None) }
+        }
+        Reply::History(h) => h.generations.iter().try_for_each(|g| generation(out, g)),
+        Reply::Gc(r) => {
+            writeln!(
+                out,
+                "{} generations collected, {} freed, {} kept",
+                r.pruned.len(),
+                size(r.freed_bytes),
+                size(r.history_bytes)
+            )?;
+            r.pinned.iter().try_for_each(|p| writeln!(out, "  needed: {p}"))
+        }
+        Reply::Doctor(r) => {
+            for f in &r.findings {
+                let path = f.path.as_ref().map(|p| format!(": {}", c(&p.0))).unwrap_or_default();
+                writeln!(out, "{:<8}{}{path}", f.level, f.what)?;
+                if let Some(remedy) = &f.remedy {
+                    writeln!(out, "        Hint: {remedy}")?;
+                }
+            }
+            Ok(())
+        }
+        Reply::Mount(r) => {
+            let at = r.txn.mount.as_ref().map_or_else(String::new, |p| format!(" at {}", c(&p.0)));
+            writeln!(out, "transaction \"{}\" is mounted{at}", r.txn.txn)
+        }
+        Reply::Step(s) => writeln!(out, "step {}", s.step),
+    }
+}
+
+fn undo_line(out: &mut dyn Write, undo: Option<&str>, reason: Option<&str>) -> io::Result<()> {
+    match undo {
+        Some(call) => writeln!(out, "to take it back: {call}"),
+        None => writeln!(out, "it cannot be taken back: {}", reason.unwrap_or("unknown")),
+    }
+}
+
+fn txn(out: &mut dyn Write, t: &TxnInfo) -> io::Result<()> {
+    let stale = if t.stale {
+        format!(" (stale: generation {} is live)", t.generation)
+    } else {
+        String::new()
+    };
+    let mount = t.mount.as_ref().map_or_else(String::new, |p| format!(", mounted at {}", c(&p.0)));
+    writeln!(
+        out,
+        "{}: {}, {} effects on generation {}{stale}, {} staged{mount}",
+        t.txn,
+        t.state,
+        t.effects,
+        t.base_generation,
+        size(t.staged_bytes)
+    )
+}
+
+fn words(n: &Counts) -> String {
+    let all = [
+        (n.deleted, "deleted"),
+        (n.renamed, "renamed"),
+        (n.type_changed, "of another kind"),
+        (n.modified, "modified"),
+        (n.metadata, "with other metadata"),
+        (n.added, "added"),
+    ];
+    let some: Vec<_> =
+        all.iter().filter(|(n, _)| *n > 0).map(|(n, w)| format!("{n} {w}")).collect();
+    if some.is_empty() { "no changes".into() } else { some.join(", ") }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+fn status(out: &mut dyn Write, s: &StatusReply) -> io::Result<()> {
+    txn(out, &s.txn)?;
+    writeln!(
+        out,
+        "{}; store {}, history {}",
+        words(&s.counts),
+        size(s.store_bytes),
+        size(s.history_bytes)
+    )?;
+    changes(out, &s.changes)?;
+    if !s.drift.is_empty() {
+        writeln!(out, "edited outside the transaction:")?;
+        s.drift.iter().try_for_each(|d| writeln!(out, "  {}: {}", c(&d.path.0), d.reason))?;
+    }
+    if !s.open_writers.is_empty() {
+        writeln!(out, "open for writing:")?;
+        s.open_writers.iter().try_for_each(|w| writeln!(out, "  {}", c(&w.path.0)))?;
+    }
+    if let Some(why) = &s.poisoned {
+        writeln!(out, "blocked: {why}")?;
+    }
+    writeln!(out, "next: {}", s.next_step)
+}
+
+/// Lists changes: a letter, the paths, what of the metadata.
+pub(crate) fn changes(out: &mut dyn Write, lines: &[ChangeLine]) -> io::Result<()> {
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    for line in lines {
+        let path = c(&line.path.0);
+        let slash = if line.kind == "dir" { "/" } else { "" };
+        let from =
+            line.from.as_ref().map_or_else(String::new, |f| format!("{}{slash} -> ", c(&f.0)));
+        let meta = if line.meta.is_empty() {
+            String::new()
+        } else {
+            format!("  ({})", line.meta.join(", "))
+        };
+        let (on, off) = match (colour, line.change) {
+            (false, _) => ("", ""),
+            (true, ChangeKind::Deleted) => ("\x1b[31m", "\x1b[0m"),
+            (true, ChangeKind::Added) => ("\x1b[32m", "\x1b[0m"),
+            (true, _) => ("\x1b[33m", "\x1b[0m"),
+        };
+        writeln!(out, "  {on}{}{off} {from}{path}{slash}{meta}", letter(line.change))?;
+    }
+    Ok(())
+}
+
+fn generation(out: &mut dyn Write, g: &GenerationInfo) -> io::Result<()> {
+    let what = match g.undo_of.as_slice() {
+        [] => String::new(),
+        list => {
+            format!(" undo of {}", list.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let message =
+        if g.message.0.is_empty() { String::new() } else { format!("  {}", c(&g.message.0)) };
+    let kept = if g.pruned { "collected".into() } else { size(g.history_bytes) };
+    writeln!(
+        out,
+        "{:>6}  {}  uid {}  {} entries  {kept}{what}{message}",
+        g.generation,
+        time(g.time),
+        g.uid,
+        g.entries
+    )
+}
+
+/// A time in UTC, to the second.
+fn time(secs: i64) -> String {
+    let (days, rest) = (secs.div_euclid(86400), secs.rem_euclid(86400));
+    // Civil from days, with the year beginning in March (Howard Hinnant's algorithm).
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let doe = shifted.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
+}
+
+fn log_line(out: &mut dyn Write, line: &LogLine) -> io::Result<()> {
+    let to = line.to.as_ref().map_or_else(String::new, |t: &PathBytes| format!(" -> {}", c(&t.0)));
+    let detail = line.detail.as_ref().map_or_else(String::new, |d| format!(" {d}"));
+    let inverse = line.inverse.as_ref().map_or_else(String::new, |i| format!("  [{i}]"));
+    writeln!(out, "{:>6}  {}{detail} {}{to}{inverse}", line.seq, line.effect, c(&line.path.0))?;
+    match &line.process {
+        Some(p) => writeln!(out, "        by {} {}", p.pid, c(&p.exe.0)),
+        None => Ok(()),
+    }
+}
