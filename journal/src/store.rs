@@ -623,6 +623,14 @@ impl Journal {
         Ok(found)
     }
 
+    /// Hands everything queued to the kernel: it survives the end of this process.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn hand_over(&self) -> Result<(), JournalError> {
+        self.queue()?.pass(false)
+    }
+
     /// Makes everything queued durable.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use super::Daemon;
 use super::wire::Wire;
 use crate::fuse::mount;
 use crate::proto::{
-    ChangesReply, Code, DaemonReply, Failure, FrameKind, MountHow, MountReply, PathBytes,
-    Reply, Request, Verb,
+    ChangesReply, Code, DaemonReply, Failure, FrameKind, MountHow, MountReply, PathBytes, Reply,
+    Request, Verb,
 };
 use crate::txn::verbs::CommitOptions;
 
@@ -174,6 +174,9 @@ fn serve_mount(
             if holds {
                 // The connection lives as long as the run; a mount does not end with it.
                 let ended = sent.and_then(|()| wire.receive().map(drop));
+                if let Err(failure) = daemon.workspace.hand_over() {
+                    log::error!("{failure}");
+                }
                 if let Some(session) = daemon.sessions().get_mut(txn)
                     && let Some(n) = session.runners.iter().position(|p| *p == pid)
                 {

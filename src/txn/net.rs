@@ -1,13 +1,15 @@
 //! Net changes: what a view's tree differs in from its base, whatever the way there.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 
-use txfs_journal::{Kind, Name, ObjId, Overrides, RelPath, Timestamp};
+use txfs_journal::{Kind, Name, ObjId, Overrides, RelPath, SlotId, Timestamp};
 
 use crate::proto::{ChangeKind, ChangeLine, Counts};
 use crate::view::View;
 use crate::view::api::{Attr, OpResult};
 use crate::view::delta::{Delta, Object, Origin};
+use crate::view::nodes::errno;
 use crate::view::state::State;
 
 /// What of an object differs besides its names.
@@ -111,11 +113,32 @@ pub fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult
         xattrs: !object.xattrs.is_empty() && view.xattrs(st, obj)? != view.base_xattrs(st, obj)?,
     };
     if let Some(slot) = object.content {
-        let staged = st.staging.stat(slot).map_err(|e| crate::view::nodes::errno(&e))?;
-        differs.content = (staged.size, staged.mtime) != (print.size, print.mtime);
+        let staged = st.staging.stat(slot).map_err(|e| errno(&e))?;
         differs.mtime = staged.mtime != print.mtime;
+        differs.content =
+            staged.size != print.size || (differs.mtime && !same_content(view, st, obj, slot)?);
     }
     Ok(differs)
+}
+
+/// Whether a staged file holds the very bytes of the base's: opening for writing makes one, and not
+/// everybody who opens a file writes into it.
+fn same_content(view: &View, st: &State, obj: ObjId, slot: SlotId) -> OpResult<bool> {
+    let (mut ours, mut theirs) =
+        (crate::view::cut::staged_file(st, slot)?, view.base_file(st, obj)?);
+    let (mut a, mut b) = (vec![0u8; 128 << 10], vec![0u8; 128 << 10]);
+    loop {
+        let n = ours.read(&mut a).map_err(|e| errno(&e))?;
+        if n == 0 {
+            return Ok(true);
+        }
+        match theirs.read_exact(&mut b[..n]) {
+            Ok(()) if a[..n] == b[..n] => {}
+            Ok(()) => return Ok(false),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(e) => return Err(errno(&e)),
+        }
+    }
 }
 
 /// All net changes, by path.

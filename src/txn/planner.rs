@@ -119,7 +119,15 @@ pub fn validate(view: &View, st: &State) -> Result<Vec<Conflict>, Failure> {
                 (Some(_), Some(_)) | (None, None) => {}
             }
         }
-        found.extend(strangers(view, st, *dir, &dir_path)?);
+    }
+    for (obj, object) in &st.delta.objects {
+        if !object.is_new()
+            && object.links < 0
+            && object.kind() == Kind::Dir
+            && let Some(path) = view.base_path(st, *obj)
+        {
+            found.extend(strangers(view, st, *obj, &path)?);
+        }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found.dedup_by(|a, b| a.path == b.path);
@@ -133,14 +141,6 @@ fn strangers(
     dir: ObjId,
     path: &RelPath,
 ) -> Result<Vec<Conflict>, Failure> {
-    let removed = st
-        .delta
-        .objects
-        .get(&dir)
-        .is_some_and(|o| !o.is_new() && o.links < 0 && o.kind() == Kind::Dir);
-    if !removed {
-        return Ok(Vec::new());
-    }
     let fd = view.nodes.dir(dir).map_err(|e| op_failed("open a directory", e))?;
     let cells = st.delta.dirs.get(&dir);
     let mut found = Vec::new();
@@ -204,6 +204,7 @@ pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prep
         link: Vec::new(),
         meta: BTreeMap::new(),
         taken: HashSet::new(),
+        exchanged_in: BTreeSet::new(),
         allow_open_writers,
     };
     for (obj, names) in &names {
@@ -254,14 +255,6 @@ fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> HashSet<ObjId> {
     whole
 }
 
-/// Where the inode of an object at its new names comes from.
-enum Source {
-    /// A slot; this inode.
-    Slot(SlotId, Ident),
-    /// Its own base inode, which is evacuated and placed.
-    Itself(Ident),
-}
-
 struct Planner<'a> {
     view: &'a View,
     st: &'a State,
@@ -274,6 +267,8 @@ struct Planner<'a> {
     meta: BTreeMap<RelPath, Step>,
     /// Base names that an exchange displaces, which need no evacuation.
     taken: HashSet<(ObjId, Name)>,
+    /// Directories in which a name gets another inode, which moves their time though the view's stands.
+    exchanged_in: BTreeSet<ObjId>,
     allow_open_writers: bool,
 }
 
@@ -359,7 +354,7 @@ impl Planner<'_> {
         let (slot, copied) = self.make_ready(obj, object, &path)?;
         let ident = self.finish_slot(slot, &meta).map_err(|e| io_at(&path, &e))?;
         self.out.landed.insert(obj, Landed { ident, copied });
-        self.put(obj, &names.gained, Source::Slot(slot, ident))?;
+        self.put(&names.gained, slot, ident)?;
         if ident.kind == Kind::Dir {
             let at = Place { path: path.clone(), parent_ino: 0 };
             let before = meta.clone();
@@ -501,11 +496,12 @@ impl Planner<'_> {
                 None => self.another_link(&path, ident)?,
             };
             let at = self.new_place(*dir, name)?;
+            self.exchanged_in.insert(*dir);
             self.place.push(Step::Exchange { slot: held, at, new: ident, old });
             self.out.history_bytes += stat.blocks * 512;
         }
         match slot {
-            Some(slot) => self.put(obj, &names.gained, Source::Slot(slot, ident)),
+            Some(slot) => self.put(&names.gained, slot, ident),
             None => {
                 let (dir, name) = &names.kept[0];
                 let existing = self.new_place(*dir, name)?;
@@ -629,36 +625,26 @@ impl Planner<'_> {
                 self.link_names(&existing, &names.gained, ident)
             }
             (Some(_), _) => Ok(()),
-            // All its old names were taken by exchanges: it waits in the slot of the first.
-            (None, None) => self.put(obj, &names.gained, Source::Itself(ident)),
+            (None, None) if names.gained.is_empty() => Ok(()),
+            (None, None) => Err(lost_way(obj)),
         }
     }
 
-    /// Brings an inode under its new names.
-    fn put(&mut self, obj: ObjId, gained: &[(ObjId, Name)], source: Source) -> Result<(), Failure> {
+    /// Brings the inode that a slot holds under its new names.
+    fn put(&mut self, gained: &[(ObjId, Name)], slot: SlotId, ident: Ident) -> Result<(), Failure> {
         let Some(((dir, name), rest)) = gained.split_first() else { return Ok(()) };
         let to = self.new_place(*dir, name)?;
-        let ident = match source {
-            Source::Slot(slot, ident) => {
-                let replaced =
-                    self.st.delta.dirs.get(dir).and_then(|c| c.get(name)).and_then(|c| c.below);
-                // Only what stays nowhere else may be displaced by an exchange: a slot holds one thing.
-                let simple =
-                    replaced.filter(|b| self.only_leaves(*b)).and_then(|b| ident_of(self.st, b));
-                match simple {
-                    Some(old) => {
-                        self.taken.insert((*dir, name.clone()));
-                        self.count_displaced(*dir, name);
-                        let at = to.clone();
-                        self.evacuate.remove(&(*dir, name.clone()));
-                        self.place.push(Step::Exchange { slot, at, new: ident, old });
-                    }
-                    None => self.place.push(Step::Place { slot, to: to.clone(), ident }),
-                }
-                ident
+        let replaced = self.st.delta.dirs.get(dir).and_then(|c| c.get(name)).and_then(|c| c.below);
+        // Only what stays nowhere else may be displaced by an exchange: a slot holds one thing.
+        match replaced.filter(|b| self.only_leaves(*b)).and_then(|b| ident_of(self.st, b)) {
+            Some(old) => {
+                self.taken.insert((*dir, name.clone()));
+                self.count_displaced(*dir, name);
+                self.evacuate.remove(&(*dir, name.clone()));
+                self.place.push(Step::Exchange { slot, at: to.clone(), new: ident, old });
             }
-            Source::Itself(_) => return Err(lost_way(obj)),
-        };
+            None => self.place.push(Step::Place { slot, to: to.clone(), ident }),
+        }
         self.link_names(&to, rest, ident)
     }
 
@@ -685,7 +671,9 @@ impl Planner<'_> {
         let Some(object) = self.st.delta.objects.get(&ObjId::ROOT) else { return Ok(()) };
         let differs = net::differs(self.view, self.st, ObjId::ROOT, object)
             .map_err(|e| op_failed("look at the root", e))?;
-        if !differs.any() && !self.st.delta.dirs.contains_key(&ObjId::ROOT) {
+        let entries = self.st.delta.dirs.contains_key(&ObjId::ROOT)
+            || self.exchanged_in.contains(&ObjId::ROOT);
+        if !differs.any() && !entries {
             return Ok(());
         }
         self.set_dir_meta(ObjId::ROOT, RelPath::root(), !object.xattrs.is_empty())
@@ -693,7 +681,8 @@ impl Planner<'_> {
 
     /// Directories of the base whose entries changed get the time that the view shows.
     fn directories(&mut self) -> Result<(), Failure> {
-        let touched: BTreeSet<ObjId> = self.st.delta.dirs.keys().copied().collect();
+        let mut touched: BTreeSet<ObjId> = self.st.delta.dirs.keys().copied().collect();
+        touched.extend(&self.exchanged_in);
         for dir in touched {
             let is_base = self.st.delta.objects.get(&dir).is_some_and(|o| !o.is_new());
             if dir == ObjId::ROOT || !is_base {

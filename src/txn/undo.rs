@@ -8,13 +8,14 @@ use std::io;
 use std::os::fd::AsFd;
 
 use txfs_journal::{
-    Fingerprint, Generation, GenerationRecord, Ident, Kind, Place, RelPath, SlotId, Step,
+    Fingerprint, Generation, GenerationHead, GenerationRecord, Ident, Kind, Place, RelPath, SlotId,
+    Step,
 };
 
 use super::planner::{drifted, order};
 use super::store::Store;
 use crate::base::mutate::spot;
-use crate::base::{self, Base};
+use crate::base::{self, Base, Whereabouts};
 use crate::proto::{Code, Conflict, Failure};
 use crate::view::Staging;
 use crate::view::staging::copy_content;
@@ -28,6 +29,7 @@ pub fn inverse(
     store: &Store,
     staging: &Staging,
     record: &GenerationRecord,
+    held: &mut Held,
 ) -> Result<Vec<Step>, Failure> {
     let steps = &record.plan.steps;
     // What a barrier separates is taken back separately, last first.
@@ -36,9 +38,52 @@ pub fn inverse(
         if !out.is_empty() {
             out.push(Step::Barrier);
         }
-        out.extend(Inverter::new(base, store, staging, record.plan.generation, segment).run()?);
+        out.extend(Inverter::new(base, store, staging, record.plan.generation, segment).run(held)?);
     }
     Ok(out)
+}
+
+/// What earlier segments of the same undo leave in the slots of the new generation, by inode.
+#[derive(Debug, Default)]
+pub struct Held(HashMap<u64, SlotId>);
+
+impl Held {
+    fn learn(&mut self, step: &Step) {
+        match step {
+            Step::Evacuate { slot, ident, .. } | Step::Fetch { slot, ident, .. } => {
+                self.0.insert(ident.ino, *slot);
+            }
+            Step::Exchange { slot, new, old, .. } => {
+                self.0.remove(&new.ino);
+                self.0.insert(old.ino, *slot);
+            }
+            Step::Place { ident, .. } => {
+                self.0.remove(&ident.ino);
+            }
+            Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {}
+        }
+    }
+}
+
+/// The chosen generations without pairs of one and its undo, which together change nothing.
+///
+/// # Errors
+/// Those of `head`.
+pub fn without_pairs<E>(
+    chosen: &[Generation],
+    head: impl Fn(Generation) -> Result<GenerationHead, E>,
+) -> Result<Vec<Generation>, E> {
+    let mut left: Vec<Generation> = chosen.to_vec();
+    for generation in chosen {
+        let undone = head(*generation)?.plan.undo_of;
+        if !undone.is_empty()
+            && left.contains(generation)
+            && undone.iter().all(|g| left.contains(g))
+        {
+            left.retain(|g| g != generation && !undone.contains(g));
+        }
+    }
+    Ok(left)
 }
 
 struct Inverter<'a> {
@@ -111,7 +156,7 @@ impl<'a> Inverter<'a> {
         place.clone()
     }
 
-    fn run(&self) -> Result<Vec<Step>, Failure> {
+    fn run(&self, held: &mut Held) -> Result<Vec<Step>, Failure> {
         let (mut fetch, mut evacuate, mut place, mut meta) =
             (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
         let mut slot_of: HashMap<SlotId, SlotId> = HashMap::new();
@@ -136,17 +181,17 @@ impl<'a> Inverter<'a> {
         for step in self.segment {
             match step {
                 Step::Evacuate { from, slot, ident } => {
-                    let held = match slot_of.get(slot).filter(|_| self.returned.contains_key(slot))
-                    {
-                        Some(held) => *held,
-                        None => self.fetch(&mut fetch, *slot, ident),
-                    };
-                    place.push(Step::Place { slot: held, to: from.clone(), ident: *ident });
+                    let source =
+                        match slot_of.get(slot).filter(|_| self.returned.contains_key(slot)) {
+                            Some(evacuated) => *evacuated,
+                            None => self.fetch(&mut fetch, held, *slot, ident),
+                        };
+                    place.push(Step::Place { slot: source, to: from.clone(), ident: *ident });
                 }
                 Step::Exchange { slot, at, new, old } => {
-                    let held = self.fetch(&mut fetch, *slot, old);
+                    let source = self.fetch(&mut fetch, held, *slot, old);
                     place.push(Step::Exchange {
-                        slot: held,
+                        slot: source,
                         at: self.before(at),
                         new: *old,
                         old: *new,
@@ -188,12 +233,33 @@ impl<'a> Inverter<'a> {
         out.append(&mut evacuate);
         out.append(&mut place);
         out.extend(meta.into_values().rev());
+        out.iter().for_each(|step| held.learn(step));
         Ok(out)
     }
 
-    fn fetch(&self, fetch: &mut Vec<Step>, from_slot: SlotId, ident: &Ident) -> SlotId {
+    /// The slot of the new generation from which an inode comes back: where an earlier segment leaves
+    /// it, else fetched from wherever generations left it.
+    fn fetch(
+        &self,
+        fetch: &mut Vec<Step>,
+        held: &Held,
+        from_slot: SlotId,
+        ident: &Ident,
+    ) -> SlotId {
+        if let Some(slot) = held.0.get(&ident.ino) {
+            return *slot;
+        }
         let slot = self.staging.next_slot();
-        fetch.push(Step::Fetch { from: self.generation, from_slot, slot, ident: *ident });
+        let here = self
+            .store
+            .history_of(self.generation)
+            .and_then(|dir| base::stat_at(dir.as_fd(), from_slot.to_string().as_bytes()))
+            .is_ok_and(|s| s.ident == *ident);
+        let (from, from_slot) = match self.base.whereabouts(ident.ino) {
+            Some(Whereabouts::Slot(generation, at)) if !here => (generation, at),
+            Some(_) | None => (self.generation, from_slot),
+        };
+        fetch.push(Step::Fetch { from, from_slot, slot, ident: *ident });
         slot
     }
 
@@ -291,7 +357,9 @@ pub fn blockers(
         let common = theirs
             .iter()
             .find(|p| {
-                paths.contains(p) || paths.iter().any(|q| q.is_within(p) && theirs_moves(other, p))
+                paths.contains(p)
+                    || paths.iter().any(|q| q.is_within(p) && moves(other, p))
+                    || paths.iter().any(|q| p.is_within(q) && moves(record, q))
             })
             .cloned()
             .or_else(|| {
@@ -309,7 +377,7 @@ pub fn blockers(
 }
 
 /// Whether a generation moved or removed what was at a path, and with it what is below.
-fn theirs_moves(record: &GenerationRecord, path: &RelPath) -> bool {
+fn moves(record: &GenerationRecord, path: &RelPath) -> bool {
     record.plan.steps.iter().any(|s| matches!(s, Step::Evacuate { from, .. } if from.path == *path))
 }
 
@@ -380,6 +448,12 @@ pub fn drift(
     Ok(check.found)
 }
 
+/// Whether a directory has the time that a generation left it with: no entry came or went since.
+fn untouched(base: &Base, at: &Place, then: Option<&Fingerprint>) -> bool {
+    let now = spot(base, &at.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name));
+    then.is_some_and(|then| now.is_ok_and(|now| now.mtime == then.mtime))
+}
+
 struct Check<'a> {
     base: &'a Base,
     found: Vec<Conflict>,
@@ -413,7 +487,7 @@ impl Check<'_> {
             };
         if let Some(reason) = reason {
             self.conflict(&at.path, reason);
-        } else if removed_dir {
+        } else if removed_dir && !untouched(self.base, at, known.get(&ident.ino)) {
             let fd = self.base.open_path(&at.path).map_err(|e| fail("open", e))?;
             for (name, ..) in base::list(fd.as_fd()).map_err(|e| fail("list", e))? {
                 let name = txfs_journal::Name::new(&name)

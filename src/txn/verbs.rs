@@ -68,6 +68,7 @@ impl Workspace {
         uid: u32,
         paths: &[PathBytes],
     ) -> Result<StatusReply, Failure> {
+        self.hand_over()?;
         let view = self.view(name, uid)?;
         let (lines, drift) = {
             let cut = view.cut();
@@ -370,13 +371,16 @@ impl Workspace {
         let staging = self.store.staging(head.id).map_err(|e| {
             Failure::new(Code::Io, format!("cannot make the staging area: {e}")).hint("txfs doctor")
         })?;
+        self.remember_all()?;
         let mut steps = Vec::new();
-        for generation in chosen {
-            let record = self.journal.generation(*generation).map_err(|e| journal_failed(&e))?;
+        let mut held = undo::Held::default();
+        let net = undo::without_pairs(chosen, |g| self.journal.generation_head(g));
+        for generation in net.map_err(|e| journal_failed(&e))? {
+            let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
             if !steps.is_empty() {
                 steps.push(Step::Barrier);
             }
-            steps.extend(undo::inverse(&self.base, &self.store, &staging, &record)?);
+            steps.extend(undo::inverse(&self.base, &self.store, &staging, &record, &mut held)?);
         }
         let conflicts = undo::drift(&self.base, &steps, &self.known_states()?)?;
         if !conflicts.is_empty() {

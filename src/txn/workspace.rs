@@ -8,9 +8,9 @@ use txfs_journal::{
     Generation, GenerationRecord, Journal, JournalError, Plan, Step, TxnHead, TxnState,
 };
 
+use super::apply;
 use super::failpoint::failpoint;
 use super::store::Store;
-use super::{apply, planner};
 use crate::base::{Base, Whereabouts};
 use crate::proto::{Code, Failure, TxnInfo};
 use crate::view::state::now;
@@ -377,6 +377,17 @@ impl Workspace {
         })
     }
 
+    /// Learns where all generations left things, for whoever looks for what an older one displaced.
+    pub(super) fn remember_all(&self) -> Result<(), Failure> {
+        for generation in self.journal.generations().map_err(|e| journal_failed(&e))? {
+            let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
+            for step in &record.plan.steps {
+                self.remember_move(generation, step);
+            }
+        }
+        Ok(())
+    }
+
     fn remember_move(&self, generation: Generation, step: &Step) {
         match step {
             Step::Fetch { slot, ident, .. } | Step::Evacuate { slot, ident, .. } => {
@@ -563,18 +574,20 @@ impl Workspace {
         self.journal.forget(head.id).map_err(|e| journal_failed(&e))
     }
 
+    /// What was done so far survives the end of this process; called when somebody looks or a run ends.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn hand_over(&self) -> Result<(), Failure> {
+        self.journal.hand_over().map_err(|e| journal_failed(&e))
+    }
+
     /// Hands what is queued to the disk, before the process ends.
     ///
     /// # Errors
     /// If the journal cannot be written.
     pub fn close(&self) -> Result<(), Failure> {
         self.journal.make_durable().map_err(|e| journal_failed(&e))
-    }
-
-    /// Opens and answers nothing but whether staging can be prepared; used by tests of the planner.
-    pub(super) fn conflicts(&self, view: &View) -> Result<Vec<crate::proto::Conflict>, Failure> {
-        let cut = view.cut();
-        planner::validate(view, &cut.st)
     }
 }
 

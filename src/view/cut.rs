@@ -148,18 +148,15 @@ impl Cut<'_> {
         for (obj, object) in in_use {
             let file = &open[obj];
             let nameless = old.names_lost(*obj, object);
-            match (object.content, landed.get(obj)) {
-                (Some(slot), Some(how)) if how.copied => {
-                    self.carry(&old.staging, *obj, slot, object, false)?
+            match object.content {
+                Some(slot) if nameless || file.is_passthrough() => {
+                    self.carry(&old.staging, *obj, slot, object, nameless)?;
                 }
-                (Some(slot), None) if nameless => {
-                    self.carry(&old.staging, *obj, slot, object, true)?
-                }
-                (_, None) if nameless => {
+                Some(_) => file.set_base(view.base_file(&self.st, *obj)?),
+                None if nameless => {
                     self.st.orphans.insert(*obj);
                 }
-                (Some(_), _) => file.set_base(view.base_file(&self.st, *obj)?),
-                (None, _) => {}
+                None => {}
             }
         }
         Ok(forget)

@@ -304,6 +304,10 @@ impl Nodes {
         }
         let fd = Arc::new(self.open(obj)?);
         let mut table = self.lock();
+        // An fd kept open would keep another file system from being unmounted.
+        if table.nodes.get(&obj).is_none_or(|n| n.dev != self.base.dev()) {
+            return Ok(fd);
+        }
         if table.dirs.len() >= CACHED_DIRS {
             table.dirs.clear();
         }

@@ -1,6 +1,8 @@
 //! The whole program, over real mounts. Needs root and /dev/fuse and says so; the parts for
 //! ordinary users run as the user `txfs-test`, which `scripts/setup test` makes.
 
+#![allow(unreachable_pub, missing_docs)]
+
 mod bad_input;
 mod crash;
 mod harness;

@@ -211,7 +211,7 @@ fn a_git_repository_worked_on_in_a_transaction_is_sound_after_commit() {
     assert_eq!(work.sh("git log --oneline | wc -l").out.trim(), "1");
     work.txfs(["commit"]).ok();
     assert_eq!(
-        work.sh("git fsck --strict && git status --porcelain && git log --oneline | wc -l")
+        work.sh("git fsck --strict && git status --porcelain -uno && git log --oneline | wc -l")
             .out
             .trim(),
         "4"
