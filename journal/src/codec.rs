@@ -385,7 +385,7 @@ wire_enum!(TxnState {
 wire_struct!(TxnHead { id, name, owner, base, began, state });
 
 wire_enum!(Step {
-    1 => Evacuate { from, slot, ident },
+    1 => Evacuate { from, slot, ident, mtime },
     2 => Place { slot, to, ident },
     3 => Exchange { slot, at, new, old },
     4 => Link { existing, to, ident },

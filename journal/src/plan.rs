@@ -44,6 +44,9 @@ pub enum Step {
         slot: SlotId,
         /// What.
         ident: Ident,
+        /// Its modification time before its own entries left it, which a directory gets back when it
+        /// comes back.
+        mtime: Timestamp,
     },
     /// Renames what a slot holds into a free place, `RENAME_NOREPLACE`. Taken back by evacuating it.
     Place {

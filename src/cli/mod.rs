@@ -136,6 +136,12 @@ fn find(global: &Global, make: bool) -> Result<Place, Failure> {
         return Err(Failure::new(Code::NotFound, format!("{} is no directory", start.display()))
             .hint("txfs -C DIRECTORY ..."));
     }
+    if global.directory.is_some() {
+        std::env::set_current_dir(&start).map_err(|e| {
+            Failure::new(Code::NotFound, format!("cannot enter {}: {e}", start.display()))
+                .hint("txfs -C DIRECTORY ...")
+        })?;
+    }
     let named = global.txn.clone().or_else(|| std::env::var("TXFS_TXN").ok());
     if let Some(workspace) = about_view(&start, "workspace") {
         let txn = named

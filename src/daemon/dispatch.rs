@@ -199,6 +199,8 @@ fn begin_mount(
 ) -> Result<(MountReply, Option<OwnedFd>), Failure> {
     let ws = &daemon.workspace;
     ws.ensure(txn, uid)?;
+    // One mount is made at a time: whoever comes second finds the first one's.
+    let _mounting = daemon.mounting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let served = daemon.sessions().get(txn).map(|s| (s.runners.last().copied(), s.passthrough));
     let (existing, holder, passthrough, mount) = match (served, how) {
         (Some((holder, passthrough)), _) => (true, holder, passthrough, None),

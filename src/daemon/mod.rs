@@ -47,6 +47,7 @@ pub struct Daemon {
     sessions: Mutex<HashMap<String, Session>>,
     connections: AtomicUsize,
     wake: Mutex<UnixStream>,
+    mounting: Mutex<()>,
 }
 
 /// Runs the daemon until it has nothing to do. `ready` gets the word `ready`, or a [`Failure`] as JSON.
@@ -122,6 +123,7 @@ fn prepare(
         sessions: Mutex::default(),
         connections: AtomicUsize::new(0),
         wake: Mutex::new(wake),
+        mounting: Mutex::new(()),
     });
     Ok((daemon, listener, woken))
 }

@@ -86,5 +86,6 @@ pub fn detach(at: &Path) -> io::Result<()> {
 /// Whether a path is a mount point whose server is dead.
 #[must_use]
 pub fn is_dead(at: &Path) -> bool {
-    matches!(rustix::fs::stat(at), Err(rustix::io::Errno::NOTCONN))
+    use rustix::io::Errno;
+    matches!(rustix::fs::stat(at), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }

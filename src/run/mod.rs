@@ -83,7 +83,7 @@ impl Run {
         let _lease = if rustix::process::geteuid().is_root() {
             enter_as_root(&target, &self.txn)?
         } else {
-            user::enter(&target, &self.txn)?
+            user::enter_as_user(&target, &self.txn)?
         };
         // The old working directory is still the base's.
         std::env::set_current_dir(&cwd).map_err(|e| {
@@ -235,10 +235,39 @@ pub(crate) fn request(
     }
 }
 
+/// How often the state of other runs is asked for again, 5 ms apart.
+const TRIES: u32 = 400;
+
+/// Whether the view of this transaction is what stands at the workspace's path.
+fn stands(target: &Target, txn: &str) -> bool {
+    let mut buf = [0u8; 256];
+    let name = rustix::fs::getxattr(&target.workspace, "user.txfs.txn", &mut buf);
+    name.is_ok_and(|len| buf[..len] == *txn.as_bytes())
+}
+
+/// Enters the namespaces in which the view is over the workspace, by whichever way `attempt` finds.
+/// Nothing is run unless the view really stands there: the run that is to be joined may be on its way
+/// in, or ending.
+pub(crate) fn enter(
+    target: &Target,
+    txn: &str,
+    mut attempt: impl FnMut() -> Result<io::Result<Wire>, Failure>,
+) -> Result<Wire, Failure> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for _ in 0..TRIES {
+        match attempt()? {
+            Ok(wire) if stands(target, txn) => return Ok(wire),
+            Ok(_) => {}
+            Err(e) => last = e,
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Err(unavailable("cannot place the view over the workspace", &last, &target.workspace))
+}
+
 fn enter_as_root(target: &Target, txn: &str) -> Result<Wire, Failure> {
     let at = &target.workspace;
-    // A runner whose namespace is to be joined can end at any time; then there is a new state to ask for.
-    for _ in 0..20 {
+    enter(target, txn, || {
         let mut wire = client::connect(target)?;
         let (reply, fd) = request(&mut wire, txn, MountHow::Detached, None)?;
         let entered = match (fd, reply.holder, reply.txn.mount) {
@@ -253,19 +282,8 @@ fn enter_as_root(target: &Target, txn: &str) -> Result<Wire, Failure> {
             (None, Some(pid), None) => join(pid, ThreadNameSpaceType::MOUNT),
             (None, None, None) => Err(io::ErrorKind::NotFound.into()),
         };
-        match entered {
-            Ok(()) => return Ok(wire),
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::ESRCH))
-                    || e.kind() == io::ErrorKind::NotFound =>
-            {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            Err(e) => return Err(unavailable("cannot place the view over the workspace", &e, at)),
-        }
-    }
-    Err(Failure::new(Code::Busy, "other runs of this transaction come and go too fast")
-        .hint("run the command again"))
+        Ok(entered.map(|()| wire))
+    })
 }
 
 /// Joins the namespaces of a process.

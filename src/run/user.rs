@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
-use super::{join, own_mounts, request, unavailable};
+use super::{enter, join, own_mounts, request, unavailable};
 use crate::base;
 use crate::daemon::client::{self, Target};
 use crate::daemon::wire::Wire;
@@ -55,14 +55,14 @@ pub(crate) fn lock_mounts(maps: &Maps) -> io::Result<()> {
 }
 
 /// Places the view over the workspace in namespaces of our own.
-pub(super) fn enter(target: &Target, txn: &str) -> Result<Wire, Failure> {
+pub(super) fn enter_as_user(target: &Target, txn: &str) -> Result<Wire, Failure> {
     let at = &target.workspace;
     let both = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
-    for _ in 0..20 {
+    enter(target, txn, || {
         let mut wire = client::connect(target)?;
         let (reply, _) = request(&mut wire, txn, MountHow::Ask, None)?;
         let entered = match (reply.existing, reply.holder, reply.txn.mount) {
-            (false, ..) => return begin(target, txn),
+            (false, ..) => return begin(target, txn).map(Ok),
             (true, _, Some(plain)) => {
                 let plain = PathBuf::from(std::ffi::OsStr::from_bytes(&plain.0));
                 own_namespaces().and_then(|()| Ok(rustix::mount::mount_bind(&plain, at)?))
@@ -70,18 +70,8 @@ pub(super) fn enter(target: &Target, txn: &str) -> Result<Wire, Failure> {
             (true, Some(pid), None) => join(pid, both),
             (true, None, None) => Err(io::ErrorKind::NotFound.into()),
         };
-        match entered {
-            Ok(()) => return Ok(wire),
-            Err(e)
-                if e.raw_os_error() == Some(libc::ESRCH) || e.kind() == io::ErrorKind::NotFound =>
-            {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            Err(e) => return Err(unavailable("cannot join the run that has the view", &e, at)),
-        }
-    }
-    Err(Failure::new(Code::Busy, "other runs of this transaction come and go too fast")
-        .hint("run the command again"))
+        Ok(entered.map(|()| wire))
+    })
 }
 
 fn own_namespaces() -> io::Result<()> {

@@ -199,7 +199,7 @@ impl Apply<'_> {
             Step::Fetch { from, from_slot, slot, ident } => {
                 self.fetch(*from, *from_slot, *slot, ident)
             }
-            Step::Evacuate { from, slot, ident } => self.evacuate(from, *slot, ident),
+            Step::Evacuate { from, slot, ident, .. } => self.evacuate(from, *slot, ident),
             Step::Place { slot, to, ident } => self.place(*slot, to, ident),
             Step::Exchange { slot, at, new, old } => self.exchange(*slot, at, new, old),
             Step::Link { existing, to, ident } => self.link(existing, to, ident),
@@ -405,7 +405,7 @@ impl Apply<'_> {
                 self.base.moves(ident.ino, Whereabouts::Slot(*from, *from_slot));
                 Ok(mutate::rename(self.seal, &held, &home, ident.kind)?)
             }
-            Step::Evacuate { from, slot, ident } => {
+            Step::Evacuate { from, slot, ident, .. } => {
                 if !self.slot(*slot).holds(ident)? {
                     return Ok(());
                 }

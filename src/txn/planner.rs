@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, Mode};
 use txfs_journal::{
-    Fingerprint, Ident, Kind, Meta, Name, NewNode, ObjId, Place, RelPath, SlotId, Step,
+    Fingerprint, Ident, Kind, Meta, Name, NewNode, ObjId, Place, RelPath, SlotId, Step, Timestamp,
 };
 
 use super::net::{self, Names, Paths};
@@ -317,9 +317,18 @@ impl Planner<'_> {
         }
         let from = self.old_place(dir, name)?;
         let slot = self.st.staging.next_slot();
-        self.evacuate.insert((dir, name.clone()), Step::Evacuate { from, slot, ident });
+        let mtime = self.mtime_before(dir, name);
+        self.evacuate.insert((dir, name.clone()), Step::Evacuate { from, slot, ident, mtime });
         self.count_displaced(dir, name);
         Ok(Some(slot))
+    }
+
+    fn mtime_before(&self, dir: ObjId, name: &Name) -> Timestamp {
+        let below = self.st.delta.dirs.get(&dir).and_then(|c| c.get(name)).and_then(|c| c.below);
+        match below.and_then(|b| self.st.delta.objects.get(&b)).map(|o| &o.origin) {
+            Some(Origin::Base(bind)) => bind.print.mtime,
+            Some(Origin::New(_)) | None => Timestamp::default(),
+        }
     }
 
     fn count_displaced(&mut self, dir: ObjId, name: &Name) {

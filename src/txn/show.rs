@@ -597,7 +597,7 @@ fn generation_lines(record: &GenerationRecord) -> Vec<ChangeLine> {
     let mut placed: Vec<u64> = Vec::new();
     for step in &record.plan.steps {
         match step {
-            Step::Evacuate { from, slot, ident } => {
+            Step::Evacuate { from, slot, ident, .. } => {
                 drop(evacuated.insert(*slot, (&from.path, ident.kind)))
             }
             Step::Place { slot, to, ident } => {

@@ -151,6 +151,45 @@ impl Store {
         self.path.join("db")
     }
 
+    /// Compares the journal's identity with the one that the store wrote down when both were made. sled
+    /// opens a damaged log as an empty one; the identity is what tells that from a new store.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`] if they differ.
+    pub fn check_journal(&self, journal: &txfs_journal::Journal) -> Result<(), Failure> {
+        let path = self.path.join("id");
+        let in_journal = journal.meta("id").map_err(|e| super::workspace::journal_failed(&e))?;
+        let broken = |e: io::Error| fail(Code::Io, "read", &path, &e);
+        let in_store = match std::fs::read(&path) {
+            Ok(id) => Some(id),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(broken(e)),
+        };
+        let write = |id: &[u8]| -> io::Result<()> {
+            let file = File::create(&path)?;
+            std::os::unix::fs::FileExt::write_all_at(&file, id, 0)?;
+            file.sync_all()?;
+            Ok(rustix::fs::fsync(&self.dir)?)
+        };
+        match (in_store, in_journal) {
+            (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
+            // The journal's is durable first, so a crash between the two leaves this.
+            (None, Some(id)) => write(&id).map_err(broken),
+            (None, None) => {
+                let stat = base::stat_fd(self.dir.as_fd()).map_err(broken)?;
+                let now = crate::view::state::now();
+                let id = format!("{:x}-{:x}-{:x}", stat.ident.ino, now.secs, now.nanos).into_bytes();
+                journal.set_meta("id", &id).map_err(|e| super::workspace::journal_failed(&e))?;
+                write(&id).map_err(broken)
+            }
+            (Some(_), _) => Err(Failure::new(
+                Code::Corrupt,
+                format!("the journal in {} is damaged or not the one of this store: its records are lost", self.journal().display()),
+            )
+            .hint("txfs doctor lists the staged content that is still there; the base is untouched")),
+        }
+    }
+
     /// `history`
     #[must_use]
     pub fn history(&self) -> &Arc<OwnedFd> {

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 use txfs_journal::{
-    Fingerprint, Generation, GenerationHead, GenerationRecord, Ident, Kind, Place, RelPath, SlotId,
-    Step,
+    Fingerprint, Generation, GenerationHead, GenerationRecord, Ident, Kind, Meta, Place, RelPath,
+    SlotId, Step, Timestamp,
 };
 
 use super::planner::{drifted, order};
@@ -30,6 +30,7 @@ pub fn inverse(
     staging: &Staging,
     record: &GenerationRecord,
     held: &mut Held,
+    known: &HashMap<u64, Fingerprint>,
 ) -> Result<Vec<Step>, Failure> {
     let steps = &record.plan.steps;
     // What a barrier separates is taken back separately, last first.
@@ -38,7 +39,10 @@ pub fn inverse(
         if !out.is_empty() {
             out.push(Step::Barrier);
         }
-        out.extend(Inverter::new(base, store, staging, record.plan.generation, segment).run(held)?);
+        out.extend(
+            Inverter::new(base, store, staging, record.plan.generation, segment)
+                .run(held, known)?,
+        );
     }
     Ok(out)
 }
@@ -156,7 +160,11 @@ impl<'a> Inverter<'a> {
         place.clone()
     }
 
-    fn run(&self, held: &mut Held) -> Result<Vec<Step>, Failure> {
+    fn run(
+        &self,
+        held: &mut Held,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> Result<Vec<Step>, Failure> {
         let (mut fetch, mut evacuate, mut place, mut meta) =
             (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
         let mut slot_of: HashMap<SlotId, SlotId> = HashMap::new();
@@ -166,11 +174,11 @@ impl<'a> Inverter<'a> {
                 Step::Place { slot, to, ident } => {
                     let new = self.staging.next_slot();
                     slot_of.insert(*slot, new);
-                    evacuate.push(Step::Evacuate { from: to.clone(), slot: new, ident: *ident });
+                    evacuate.push(self.leave(to, new, ident, known));
                 }
                 Step::Link { to, ident, .. } => {
                     let slot = self.staging.next_slot();
-                    evacuate.push(Step::Evacuate { from: to.clone(), slot, ident: *ident });
+                    evacuate.push(self.leave(to, slot, ident, known));
                 }
                 Step::Evacuate { .. }
                 | Step::Exchange { .. }
@@ -180,7 +188,10 @@ impl<'a> Inverter<'a> {
         }
         for step in self.segment {
             match step {
-                Step::Evacuate { from, slot, ident } => {
+                Step::Evacuate { from, slot, ident, mtime } => {
+                    if let Some(step) = self.time_back(from, *slot, ident, *mtime) {
+                        meta.insert(from.path.clone(), step);
+                    }
                     let source =
                         match slot_of.get(slot).filter(|_| self.returned.contains_key(slot)) {
                             Some(evacuated) => *evacuated,
@@ -235,6 +246,44 @@ impl<'a> Inverter<'a> {
         out.extend(meta.into_values().rev());
         out.iter().for_each(|step| held.learn(step));
         Ok(out)
+    }
+
+    fn leave(
+        &self,
+        from: &Place,
+        slot: SlotId,
+        ident: &Ident,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> Step {
+        let now =
+            || spot(self.base, &from.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name));
+        let mtime = match known.get(&ident.ino) {
+            Some(print) => print.mtime,
+            None => now().map(|s| s.mtime).unwrap_or_default(),
+        };
+        Step::Evacuate { from: from.clone(), slot, ident: *ident, mtime }
+    }
+
+    /// The time that a directory gets back once its entries are back too.
+    fn time_back(&self, at: &Place, slot: SlotId, ident: &Ident, mtime: Timestamp) -> Option<Step> {
+        if ident.kind != Kind::Dir || self.returned.contains_key(&slot) {
+            return None;
+        }
+        let held = self
+            .store
+            .history_of(self.generation)
+            .and_then(|dir| base::stat_at(dir.as_fd(), slot.to_string().as_bytes()))
+            .ok()
+            .filter(|s| s.ident == *ident)?;
+        let meta = Meta {
+            mode: held.mode,
+            uid: held.uid,
+            gid: held.gid,
+            atime: None,
+            mtime,
+            xattrs: None,
+        };
+        Some(Step::SetMeta { at: at.clone(), ident: *ident, before: meta.clone(), after: meta })
     }
 
     /// The slot of the new generation from which an inode comes back: where an earlier segment leaves
@@ -426,7 +475,7 @@ pub fn drift(
             below
         };
         match step {
-            Step::Evacuate { from, slot, ident } => {
+            Step::Evacuate { from, slot, ident, .. } => {
                 if !below_placed && seen.insert(path) {
                     let dir = ident.kind == Kind::Dir && !check.returning.contains(slot);
                     check.occupied(from, ident, known, dir)?;

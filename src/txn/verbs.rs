@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use txfs_journal::{Generation, GenerationHead, JournalError, Plan, Step, TxnHead};
+use txfs_journal::{Generation, GenerationHead, JournalError, Plan, Step, TxnHead, TxnState};
 
 use super::failpoint::failpoint;
 use super::workspace::{MAIN, Workspace, journal_failed};
@@ -354,7 +354,8 @@ impl Workspace {
             .begin(&format!("undo-{}", live.next()), uid, now())
             .map_err(|e| journal_failed(&e))?;
         let result = self.undo_with(&head, uid, &chosen, dry_run);
-        if result.is_err() || dry_run {
+        let still_open = self.journal.head(head.id).is_ok_and(|h| h.state == TxnState::Open);
+        if still_open {
             self.journal.begin_abort(head.id).map_err(|e| journal_failed(&e))?;
             self.finish_abort(&head)?;
         }
@@ -372,6 +373,7 @@ impl Workspace {
             Failure::new(Code::Io, format!("cannot make the staging area: {e}")).hint("txfs doctor")
         })?;
         self.remember_all()?;
+        let known = self.known_states()?;
         let mut steps = Vec::new();
         let mut held = undo::Held::default();
         let net = undo::without_pairs(chosen, |g| self.journal.generation_head(g));
@@ -380,9 +382,16 @@ impl Workspace {
             if !steps.is_empty() {
                 steps.push(Step::Barrier);
             }
-            steps.extend(undo::inverse(&self.base, &self.store, &staging, &record, &mut held)?);
+            steps.extend(undo::inverse(
+                &self.base,
+                &self.store,
+                &staging,
+                &record,
+                &mut held,
+                &known,
+            )?);
         }
-        let conflicts = undo::drift(&self.base, &steps, &self.known_states()?)?;
+        let conflicts = undo::drift(&self.base, &steps, &known)?;
         if !conflicts.is_empty() {
             return Err(Failure::new(Code::Drift, "the base was edited where the undo would act")
                 .hint("put these paths right by hand, then run the undo again")

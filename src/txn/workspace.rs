@@ -153,6 +153,7 @@ impl Workspace {
         }
         let store = Arc::new(Store::open(&base, store)?);
         let journal = Journal::open(&store.journal()).map_err(|e| journal_failed(&e))?;
+        store.check_journal(&journal)?;
         let workspace = Workspace {
             base: Arc::new(base),
             store,
@@ -207,7 +208,8 @@ impl Workspace {
     fn sweep(&self) -> Result<(), Failure> {
         let open: Vec<_> = self.lock().values().map(|t| t.head.id).collect();
         for txn in self.store.staged().map_err(|e| io_failed("list the store", &e))? {
-            if !open.contains(&txn) {
+            // What the journal does not know and holds something is nothing to throw away.
+            if !open.contains(&txn) && self.store.bytes_of_files(&format!("staged/{txn}")) == 0 {
                 self.store
                     .discard_staging(txn)
                     .map_err(|e| io_failed("clear the staging area", &e))?;
@@ -291,7 +293,7 @@ impl Workspace {
         let txn = match found {
             Some(txn) => txn,
             None if name == MAIN => {
-                self.begin(name, uid)?;
+                self.ensure(name, uid)?;
                 return self.txn(name, uid);
             }
             None => {
@@ -317,7 +319,14 @@ impl Workspace {
     pub fn ensure(&self, name: &str, uid: u32) -> Result<(), Failure> {
         check_name(name)?;
         let there = self.lock().contains_key(name);
-        if there { self.txn(name, uid).map(drop) } else { self.begin(name, uid).map(drop) }
+        if there {
+            return self.txn(name, uid).map(drop);
+        }
+        match self.begin(name, uid) {
+            // Somebody else was faster.
+            Err(failure) if failure.code == Code::Busy => self.txn(name, uid).map(drop),
+            other => other.map(drop),
+        }
     }
 
     /// The view of a transaction.

@@ -43,7 +43,7 @@ impl Layer {
     fn add(&mut self, step: &Step) {
         match step {
             Step::Fetch { .. } | Step::Barrier => {}
-            Step::Evacuate { from, slot, ident } => self.was(from, Some((*ident, Some(*slot)))),
+            Step::Evacuate { from, slot, ident, .. } => self.was(from, Some((*ident, Some(*slot)))),
             Step::Exchange { slot, at, old, .. } => self.was(at, Some((*old, Some(*slot)))),
             // A place that was evacuated first keeps what it held.
             Step::Place { to, .. } | Step::Link { to, .. } => self.was(to, None),

@@ -96,9 +96,23 @@ fn a_workspace_inside_a_view() {
     let work = Work::new();
     work.sh("mkdir sub; echo 1 > sub/a");
     let bin = work.bin();
-    let said = work.run(&format!("cd sub; {} -C . run -- true", bin.display()));
-    assert_ne!(said.code, 0, "{}", said.err);
-    assert!(said.err.contains("Hint:"), "{}", said.err);
+    // A run in a view is a run of the same transaction; a view is no workspace of its own.
+    work.run(&format!(
+        "cd sub; {} run -- sh -c 'echo 2 > b'; cat b; ls -a | grep -c txfs && exit 9; true",
+        bin.display()
+    ))
+    .ok();
+    let at = work.beside("mnt");
+    fs::create_dir(&at).unwrap();
+    work.txfs(["mount", at.to_str().unwrap()]).ok();
+    let said = work
+        .command(TXFS)
+        .args(["__daemon", "--ready-fd", "3", "--workspace"])
+        .arg(at.join("sub"))
+        .output();
+    assert!(!said.unwrap().status.success());
+    assert!(!at.join("sub/.txfs").exists());
+    work.txfs(["umount"]).ok();
 }
 
 #[test]
