@@ -16,7 +16,7 @@ use crate::base;
 use crate::daemon::client::{self, Target};
 use crate::daemon::wire::Wire;
 use crate::fuse::mount;
-use crate::proto::{Code, Failure, MountHow};
+use crate::proto::{Failure, MountHow};
 use crate::sys;
 
 /// The identity maps of a user namespace: the ids that we have stay what they are.

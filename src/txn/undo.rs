@@ -15,7 +15,7 @@ use txfs_journal::{
 use super::planner::{drifted, order};
 use super::store::Store;
 use crate::base::mutate::spot;
-use crate::base::{self, Base, Whereabouts};
+use crate::base::{self, Base};
 use crate::proto::{Code, Conflict, Failure};
 use crate::view::Staging;
 use crate::view::staging::copy_content;
@@ -47,24 +47,78 @@ pub fn inverse(
     Ok(out)
 }
 
-/// What earlier segments of the same undo leave in the slots of the new generation, by inode.
+/// Which slots hold an inode, one for each name that it had: those of older generations, and those
+/// of the new one once earlier segments of the same undo have run.
 #[derive(Debug, Default)]
-pub struct Held(HashMap<u64, SlotId>);
+pub struct Held {
+    older: HashMap<u64, Vec<(Generation, SlotId)>>,
+    new: HashMap<u64, Vec<SlotId>>,
+}
 
 impl Held {
-    fn learn(&mut self, step: &Step) {
-        match step {
-            Step::Evacuate { slot, ident, .. } | Step::Fetch { slot, ident, .. } => {
-                self.0.insert(ident.ino, *slot);
+    /// Learns what a generation left where; to be told in their order.
+    pub fn remember(&mut self, generation: Generation, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Fetch { from, from_slot, slot, ident } => {
+                    self.take_older(ident, (*from, *from_slot));
+                    self.older.entry(ident.ino).or_default().push((generation, *slot));
+                }
+                Step::Evacuate { slot, ident, .. } => {
+                    self.older.entry(ident.ino).or_default().push((generation, *slot));
+                }
+                Step::Place { slot, ident, .. } => self.take_older(ident, (generation, *slot)),
+                Step::Exchange { slot, new, old, .. } => {
+                    self.take_older(new, (generation, *slot));
+                    self.older.entry(old.ino).or_default().push((generation, *slot));
+                }
+                Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {
+                }
             }
-            Step::Exchange { slot, new, old, .. } => {
-                self.0.remove(&new.ino);
-                self.0.insert(old.ino, *slot);
+        }
+    }
+
+    fn take_older(&mut self, ident: &Ident, slot: (Generation, SlotId)) {
+        if let Some(slots) = self.older.get_mut(&ident.ino) {
+            slots.retain(|s| *s != slot);
+        }
+    }
+
+    /// The slot of an older generation that has a name of an inode: that of its own generation if it is
+    /// still there.
+    fn older_slot(&mut self, ident: &Ident, own: (Generation, SlotId)) -> (Generation, SlotId) {
+        let slots = self.older.entry(ident.ino).or_default();
+        match slots.iter().position(|s| *s == own) {
+            Some(n) => slots.remove(n),
+            None => slots.pop().unwrap_or(own),
+        }
+    }
+
+    fn new_slot(&mut self, ident: &Ident) -> Option<SlotId> {
+        self.new.get_mut(&ident.ino)?.pop()
+    }
+
+    /// Learns what a segment leaves in the new generation's slots.
+    fn learn(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Evacuate { slot, ident, .. } => {
+                    self.new.entry(ident.ino).or_default().push(*slot);
+                }
+                Step::Exchange { slot, old, .. } => {
+                    self.new.entry(old.ino).or_default().push(*slot)
+                }
+                Step::Place { slot, ident, .. } => {
+                    if let Some(slots) = self.new.get_mut(&ident.ino) {
+                        slots.retain(|s| s != slot);
+                    }
+                }
+                Step::Fetch { .. }
+                | Step::Link { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => {}
             }
-            Step::Place { ident, .. } => {
-                self.0.remove(&ident.ino);
-            }
-            Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {}
         }
     }
 }
@@ -244,7 +298,7 @@ impl<'a> Inverter<'a> {
         out.append(&mut evacuate);
         out.append(&mut place);
         out.extend(meta.into_values().rev());
-        out.iter().for_each(|step| held.learn(step));
+        held.learn(&out);
         Ok(out)
     }
 
@@ -291,23 +345,15 @@ impl<'a> Inverter<'a> {
     fn fetch(
         &self,
         fetch: &mut Vec<Step>,
-        held: &Held,
+        held: &mut Held,
         from_slot: SlotId,
         ident: &Ident,
     ) -> SlotId {
-        if let Some(slot) = held.0.get(&ident.ino) {
-            return *slot;
+        if let Some(slot) = held.new_slot(ident) {
+            return slot;
         }
         let slot = self.staging.next_slot();
-        let here = self
-            .store
-            .history_of(self.generation)
-            .and_then(|dir| base::stat_at(dir.as_fd(), from_slot.to_string().as_bytes()))
-            .is_ok_and(|s| s.ident == *ident);
-        let (from, from_slot) = match self.base.whereabouts(ident.ino) {
-            Some(Whereabouts::Slot(generation, at)) if !here => (generation, at),
-            Some(_) | None => (self.generation, from_slot),
-        };
+        let (from, from_slot) = held.older_slot(ident, (self.generation, from_slot));
         fetch.push(Step::Fetch { from, from_slot, slot, ident: *ident });
         slot
     }

@@ -372,10 +372,9 @@ impl Workspace {
         let staging = self.store.staging(head.id).map_err(|e| {
             Failure::new(Code::Io, format!("cannot make the staging area: {e}")).hint("txfs doctor")
         })?;
-        self.remember_all()?;
         let known = self.known_states()?;
         let mut steps = Vec::new();
-        let mut held = undo::Held::default();
+        let mut held = self.held()?;
         let net = undo::without_pairs(chosen, |g| self.journal.generation_head(g));
         for generation in net.map_err(|e| journal_failed(&e))? {
             let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;

@@ -386,15 +386,17 @@ impl Workspace {
         })
     }
 
-    /// Learns where all generations left things, for whoever looks for what an older one displaced.
-    pub(super) fn remember_all(&self) -> Result<(), Failure> {
+    /// Where all generations left things, for whoever looks for what an older one displaced.
+    pub(super) fn held(&self) -> Result<super::undo::Held, Failure> {
+        let mut held = super::undo::Held::default();
         for generation in self.journal.generations().map_err(|e| journal_failed(&e))? {
             let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
+            held.remember(generation, &record.plan.steps);
             for step in &record.plan.steps {
                 self.remember_move(generation, step);
             }
         }
-        Ok(())
+        Ok(held)
     }
 
     fn remember_move(&self, generation: Generation, step: &Step) {
