@@ -88,7 +88,8 @@ pub enum TxnState {
 pub struct TxnHead {
     /// Its id.
     pub id: TxnId,
-    /// Its name, unique among the open ones: 1 to 64 bytes of `[A-Za-z0-9._-]`, not beginning with `.` or `-`.
+    /// Its name, unique among the open ones. Users' names are 1 to 64 bytes of `[A-Za-z0-9._-]` and do not
+    /// begin with `.` or `-`.
     pub name: String,
     /// The uid that owns it.
     pub owner: u32,

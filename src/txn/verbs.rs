@@ -351,7 +351,7 @@ impl Workspace {
         log::debug!("undo of {newest} and {} more", chosen.len() - 1);
         let head = self
             .journal
-            .begin(&format!("undo-{}", live.next()), uid, now())
+            .begin(&format!("{}-{}", super::workspace::UNDO, live.next()), uid, now())
             .map_err(|e| journal_failed(&e))?;
         let result = self.undo_with(&head, uid, &chosen, dry_run);
         let still_open = self.journal.head(head.id).is_ok_and(|h| h.state == TxnState::Open);

@@ -19,6 +19,9 @@ use crate::view::{Layer, Parts, View};
 /// The transaction that is meant where none is named.
 pub const MAIN: &str = "main";
 
+/// What the names of undos begin with; no transaction of a user's can be named so.
+pub(super) const UNDO: &str = ".undo";
+
 /// An open transaction.
 #[derive(Clone)]
 pub struct Txn {
@@ -192,6 +195,11 @@ impl Workspace {
         }
         for head in self.journal.heads().map_err(failed)? {
             match head.state {
+                // An undo that did not get as far as its seal.
+                TxnState::Open if head.name.starts_with(UNDO) => {
+                    self.journal.begin_abort(head.id).map_err(failed)?;
+                    self.finish_abort(&head)?;
+                }
                 TxnState::Open | TxnState::Sealed => {
                     self.lock().insert(head.name.clone(), Txn { head, view: None, mount: None });
                 }
@@ -347,9 +355,26 @@ impl Workspace {
         if let Some(view) = &txn.view {
             return Ok(Arc::clone(view));
         }
+        if txn.head.base != self.live()? && self.is_untouched(&txn.head)? {
+            txn.head = self.renew(&txn.head)?;
+        }
         let view = Arc::new(self.build_view(&txn.head)?);
         txn.view = Some(Arc::clone(&view));
         Ok(view)
+    }
+
+    /// Whether a transaction has no effect that holds.
+    fn is_untouched(&self, head: &TxnHead) -> Result<bool, Failure> {
+        let records = self.journal.records(head.id).map_err(|e| journal_failed(&e))?;
+        Ok(crate::view::delta::live_before(&records).is_empty())
+    }
+
+    /// Puts an untouched transaction on the live generation: nothing is lost by beginning again.
+    fn renew(&self, head: &TxnHead) -> Result<TxnHead, Failure> {
+        self.journal.begin_abort(head.id).map_err(|e| journal_failed(&e))?;
+        let next = self.journal.succeed(head, now()).map_err(|e| journal_failed(&e))?;
+        self.finish_abort(head)?;
+        Ok(next)
     }
 
     fn build_view(&self, head: &TxnHead) -> Result<View, Failure> {
