@@ -169,7 +169,9 @@ impl WriterThread {
         let result = self.pass(durable);
         for waiter in waiters {
             // Somebody who gave up waiting needs no answer.
-            drop(waiter.send(result.clone()));
+            if waiter.send(result.clone()).is_err() {
+                log::debug!("nobody waits for this pass any more");
+            }
         }
     }
 

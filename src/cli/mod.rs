@@ -90,10 +90,10 @@ fn finish(written: io::Result<()>) -> ExitCode {
 
 fn report(kind: &str, json: bool, failure: &Failure, exit: u8) {
     if json {
-        let mut object = match serde_json::to_value(failure) {
-            Ok(serde_json::Value::Object(object)) => object,
-            _ => serde_json::Map::new(),
-        };
+        let mut object = serde_json::to_value(failure)
+            .ok()
+            .and_then(|value| value.as_object().cloned())
+            .unwrap_or_default();
         object.insert("schema_version".into(), SCHEMA_VERSION.into());
         object.insert("kind".into(), kind.into());
         object.insert("ok".into(), false.into());
@@ -205,7 +205,9 @@ fn paths(place: &Place, given: &[PathBuf]) -> Result<Vec<PathBytes>, Failure> {
             match part {
                 std::path::Component::CurDir => {}
                 std::path::Component::ParentDir => drop(clean.pop()),
-                other => clean.push(other),
+                part @ (std::path::Component::Prefix(_)
+                | std::path::Component::RootDir
+                | std::path::Component::Normal(_)) => clean.push(part),
             }
         }
         let rel = clean.strip_prefix(&place.target.workspace).map_err(|_| {
@@ -309,11 +311,8 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
             ask(&find(global, false)?, Verb::Log { processes: *processes })?
         }
         Command::Show { generation, diff } => {
-            let form = match diff.form() {
-                _ if global.json => DiffForm::Changes,
-                DiffForm::Patch if !diff.patch => DiffForm::Changes,
-                form => form,
-            };
+            let listed = global.json || (diff.form() == DiffForm::Patch && !diff.patch);
+            let form = if listed { DiffForm::Changes } else { diff.form() };
             let place = find(global, false)?;
             ask_streaming(&place, Verb::Show { generation: *generation, form })?
         }

@@ -188,11 +188,9 @@ pub(super) fn stop(target: &Target, force: bool) -> Result<(), Failure> {
             None => return Ok(()),
         }
     }
-    let pid = match client::ask(&mut wire, "main", Verb::Stop { force }, None, |_| Ok(()))?.reply {
-        Reply::Daemon(d) => d.daemon_pid,
-        _ => return Err(internal()),
-    };
-    wait_for_end(pid);
+    let reply = client::ask(&mut wire, "main", Verb::Stop { force }, None, |_| Ok(()))?.reply;
+    let Reply::Daemon(daemon) = reply else { return Err(internal()) };
+    wait_for_end(daemon.daemon_pid);
     Ok(())
 }
 

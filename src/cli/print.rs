@@ -25,9 +25,8 @@ pub(crate) fn failure(out: &mut dyn Write, failure: &Failure) -> io::Result<()> 
 
 /// Prints a value as one object with `schema_version`, `kind` and `ok`.
 pub(super) fn json(kind: &str, value: &impl Serialize) -> io::Result<()> {
-    let mut object = match serde_json::to_value(value)? {
-        serde_json::Value::Object(object) => object,
-        other => serde_json::Map::from_iter([("value".to_owned(), other)]),
+    let serde_json::Value::Object(mut object) = serde_json::to_value(value)? else {
+        return Err(io::Error::other("an answer is an object"));
     };
     object.insert("schema_version".into(), SCHEMA_VERSION.into());
     object.insert("kind".into(), kind.into());

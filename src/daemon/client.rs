@@ -158,10 +158,10 @@ pub fn ask(
             })?,
             FrameKind::Json => {
                 let reply = Wire::parse(&frame).map_err(|e| unreachable(&e))?;
-                return match reply {
-                    Reply::Failed(failure) => Err(failure),
-                    reply => Ok(Answer { reply, fd: frame.fd }),
-                };
+                if let Reply::Failed(failure) = reply {
+                    return Err(failure);
+                }
+                return Ok(Answer { reply, fd: frame.fd });
             }
         }
     }

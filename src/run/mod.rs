@@ -229,10 +229,8 @@ pub(crate) fn request(
 ) -> Result<(MountReply, Option<OwnedFd>), Failure> {
     let verb = Verb::Mount { how, at: PathBytes::default() };
     let answer = client::ask(wire, txn, verb, fd, |_| Ok(()))?;
-    match answer.reply {
-        Reply::Mount(reply) => Ok((reply, answer.fd)),
-        _ => Err(internal()),
-    }
+    let Reply::Mount(reply) = answer.reply else { return Err(internal()) };
+    Ok((reply, answer.fd))
 }
 
 /// How often the state of other runs is asked for again, 5 ms apart.

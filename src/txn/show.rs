@@ -1,6 +1,6 @@
 //! The verbs that only look: `diff`, `log`, `show`, `doctor`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
@@ -55,9 +55,10 @@ fn read_all(mut file: std::fs::File) -> OpResult<Vec<u8>> {
 fn old_side(view: &View, st: &State, obj: ObjId, path: &RelPath) -> OpResult<Option<Side>> {
     let side = net::old_side(view, st, obj)?;
     let Some(mode) = git_mode(side.kind, side.mode) else { return Ok(None) };
-    let content = match side.kind {
-        Kind::Symlink => base::read_link(view.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e))?,
-        _ => read_all(view.base_file(st, obj)?)?,
+    let content = if side.kind == Kind::Symlink {
+        base::read_link(view.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e))?
+    } else {
+        read_all(view.base_file(st, obj)?)?
     };
     Ok(Some(Side { path: path.as_bytes().to_vec(), mode, content }))
 }
@@ -111,9 +112,10 @@ impl Workspace {
             DiffForm::Patch | DiffForm::Stat => {
                 for pair in pairs(&view, st, &changes, paths).map_err(op("read the changes"))? {
                     let (old, new) = pair.read(&view, st).map_err(op("read a changed file"))?;
-                    let written = match form {
-                        DiffForm::Stat => patch::stat(out, old.as_ref(), new.as_ref()),
-                        _ => patch::write(out, old.as_ref(), new.as_ref()),
+                    let written = if form == DiffForm::Stat {
+                        patch::stat(out, old.as_ref(), new.as_ref())
+                    } else {
+                        patch::write(out, old.as_ref(), new.as_ref())
                     };
                     written.map_err(|e| output(&e))?;
                 }
@@ -213,13 +215,21 @@ impl Workspace {
         form: DiffForm,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        let mut moved: HashMap<SlotId, RelPath> = HashMap::new();
+        let mut moved: HashSet<SlotId> = HashSet::new();
         let mut returned: Vec<SlotId> = Vec::new();
         for step in &record.plan.steps {
             match step {
-                Step::Evacuate { from, slot, .. } => drop(moved.insert(*slot, from.path.clone())),
-                Step::Place { slot, .. } if moved.contains_key(slot) => returned.push(*slot),
-                _ => {}
+                Step::Evacuate { slot, .. } => {
+                    moved.insert(*slot);
+                }
+                Step::Place { slot, .. } if moved.contains(slot) => returned.push(*slot),
+                Step::Place { .. }
+                | Step::Fetch { .. }
+                | Step::Exchange { .. }
+                | Step::Link { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => {}
             }
         }
         for step in &record.plan.steps {
@@ -234,7 +244,12 @@ impl Workspace {
                 Step::Rewrite { at, ident, preimage, .. } => {
                     (Some((at, *preimage)), Some((at, ident)))
                 }
-                _ => continue,
+                Step::Evacuate { .. }
+                | Step::Place { .. }
+                | Step::Fetch { .. }
+                | Step::Link { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => continue,
             };
             let old = match old {
                 Some((place, slot)) => self.slot_side(record.plan.generation, slot, &place.path)?,
@@ -244,9 +259,10 @@ impl Workspace {
                 Some((place, ident)) => self.side_now(ident, &place.path)?,
                 None => None,
             };
-            let written = match form {
-                DiffForm::Stat => patch::stat(out, old.as_ref(), new.as_ref()),
-                _ => patch::write(out, old.as_ref(), new.as_ref()),
+            let written = if form == DiffForm::Stat {
+                patch::stat(out, old.as_ref(), new.as_ref())
+            } else {
+                patch::write(out, old.as_ref(), new.as_ref())
             };
             written.map_err(|e| output(&e))?;
         }
@@ -386,12 +402,11 @@ fn side_at(
     let Ok(fd) = base::open_child(dir.as_fd(), name) else { return Ok(None) };
     let stat = base::stat_fd(fd.as_fd()).map_err(fail)?;
     let Some(mode) = git_mode(stat.ident.kind, stat.mode) else { return Ok(None) };
-    let content = match stat.ident.kind {
-        Kind::Symlink => base::read_link(fd.as_fd()).map_err(fail)?,
-        _ => {
-            let file = base::reopen(fd.as_fd(), OFlags::RDONLY).map_err(fail)?;
-            read_all(file.into()).map_err(|e| fail(e.into()))?
-        }
+    let content = if stat.ident.kind == Kind::Symlink {
+        base::read_link(fd.as_fd()).map_err(fail)?
+    } else {
+        let file = base::reopen(fd.as_fd(), OFlags::RDONLY).map_err(fail)?;
+        read_all(file.into()).map_err(|e| fail(e.into()))?
     };
     Ok(Some(Side { path: path.as_bytes().to_vec(), mode, content }))
 }
@@ -598,7 +613,7 @@ fn generation_lines(record: &GenerationRecord) -> Vec<ChangeLine> {
     for step in &record.plan.steps {
         match step {
             Step::Evacuate { from, slot, ident, .. } => {
-                drop(evacuated.insert(*slot, (&from.path, ident.kind)))
+                evacuated.insert(*slot, (&from.path, ident.kind));
             }
             Step::Place { slot, to, ident } => {
                 placed.push(ident.ino);

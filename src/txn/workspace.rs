@@ -45,20 +45,15 @@ pub struct Workspace {
 
 /// The journal's failure as one of the command.
 pub fn journal_failed(e: &JournalError) -> Failure {
-    let code = match e {
-        JournalError::Corrupt { .. } | JournalError::Order { .. } => Code::Corrupt,
-        JournalError::NewerFormat { .. } => Code::NewerFormat,
-        JournalError::NameTaken(_) | JournalError::WrongState { .. } => Code::Busy,
-        JournalError::NoTxn(_) | JournalError::NoGeneration(_) => Code::NotFound,
-        JournalError::Store { .. } | JournalError::Failed(_) => Code::Io,
-    };
-    let hint = match code {
-        Code::NewerFormat => "install the txfs that wrote it, or a newer one",
-        Code::Busy => "txfs list",
-        Code::NotFound => "txfs history",
-        _ => {
-            "txfs doctor (the base is untouched, and staged content is kept under its ids in .txfs/staged)"
+    let damaged = "txfs doctor (the base is untouched, and staged content is kept under its ids in .txfs/staged)";
+    let (code, hint) = match e {
+        JournalError::Corrupt { .. } | JournalError::Order { .. } => (Code::Corrupt, damaged),
+        JournalError::NewerFormat { .. } => {
+            (Code::NewerFormat, "install the txfs that wrote it, or a newer one")
         }
+        JournalError::NameTaken(_) | JournalError::WrongState { .. } => (Code::Busy, "txfs list"),
+        JournalError::NoTxn(_) | JournalError::NoGeneration(_) => (Code::NotFound, "txfs history"),
+        JournalError::Store { .. } | JournalError::Failed(_) => (Code::Io, damaged),
     };
     Failure::new(code, e.to_string()).hint(hint)
 }
@@ -93,9 +88,9 @@ fn check_not_a_view(base: &Base) -> Result<(), Failure> {
     let stat = rustix::fs::fstatfs(base.root())
         .map_err(|e| io_failed("look at the workspace", &e.into()))?;
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-    let is_fuse = i64::from(stat.f_type) == FUSE_SUPER_MAGIC;
-    if is_fuse && crate::base::xattr::get(base.root(), b"user.txfs.txn").is_ok_and(|v| v.is_some())
-        || is_fuse && is_txfs_mount(base.path())
+    let about = crate::base::xattr::get(base.root(), b"user.txfs.txn");
+    if stat.f_type == FUSE_SUPER_MAGIC
+        && (about.is_ok_and(|v| v.is_some()) || is_txfs_mount(base.path()))
     {
         return Err(Failure::new(
             Code::Refused,
@@ -282,13 +277,17 @@ impl Workspace {
         check_name(name)?;
         self.check_sound()?;
         let mut txns = self.lock();
-        let head = self.journal.begin(name, uid, now()).map_err(|e| match e {
-            JournalError::NameTaken(_) => {
-                Failure::new(Code::Busy, format!("transaction \"{name}\" is open already"))
-                    .hint(format!("txfs status --txn {name}, or txfs begin --txn ANOTHER"))
+        let head = match self.journal.begin(name, uid, now()) {
+            Ok(head) => head,
+            Err(JournalError::NameTaken(_)) => {
+                return Err(Failure::new(
+                    Code::Busy,
+                    format!("transaction \"{name}\" is open already"),
+                )
+                .hint(format!("txfs status --txn {name}, or txfs begin --txn ANOTHER")));
             }
-            e => journal_failed(&e),
-        })?;
+            Err(e) => return Err(journal_failed(&e)),
+        };
         txns.insert(name.to_owned(), Txn { head, view: None, mount: None });
         drop(txns);
         self.info(name, uid)

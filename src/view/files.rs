@@ -98,11 +98,14 @@ struct Handle {
 pub struct OpenDir {
     /// Which.
     pub obj: ObjId,
-    listing: Mutex<(bool, Arc<Vec<(u64, DirEntry)>>)>,
+    listing: Mutex<Listing>,
 }
 
+/// Whether it was read from, and its entries, each with the index of the next.
+type Listing = (bool, Arc<Vec<(u64, DirEntry)>>);
+
 impl OpenDir {
-    fn lock(&self) -> MutexGuard<'_, (bool, Arc<Vec<(u64, DirEntry)>>)> {
+    fn lock(&self) -> MutexGuard<'_, Listing> {
         self.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,13 +5,16 @@ use std::collections::HashMap;
 
 use txfs_journal::{Generation, GenerationRecord, Ident, Meta, Name, Place, SlotId, Step};
 
+/// What a name meant before: an inode and, if it is in the generation's history, its slot.
+pub type Was = Option<(Ident, Option<SlotId>)>;
+
 /// What a generation changed, the way it was before.
 #[derive(Debug)]
 pub struct Layer {
     /// The generation.
     pub generation: Generation,
     /// By directory inode and name: what was there; its slot if it is in this generation's history.
-    names: HashMap<(u64, Name), Option<(Ident, Option<SlotId>)>>,
+    names: HashMap<(u64, Name), Was>,
     /// By inode: attributes before, and the slot with the content before.
     objects: HashMap<u64, Before>,
 }

@@ -141,11 +141,11 @@ impl Nodes {
     ) -> ObjId {
         let mut table = self.lock();
         let inode = (stat.dev, stat.ident.ino);
-        if let Some(&obj) = table.by_inode.get(&inode) {
-            if table.nodes.get(&obj).is_some_and(|n| n.ident == stat.ident) {
-                return obj;
-            }
-            // The base gave the number to another file; the old one keeps its node until forgotten.
+        // Where the base gave the number to another file, the old one keeps its node until forgotten.
+        if let Some(&obj) = table.by_inode.get(&inode)
+            && table.nodes.get(&obj).is_some_and(|n| n.ident == stat.ident)
+        {
+            return obj;
         }
         let proposed = ObjId(stat.ident.ino);
         let free = proposed != ObjId::ROOT
@@ -281,7 +281,7 @@ impl Nodes {
     }
 
     /// Base objects known, for tests and status.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.lock().nodes.len()
     }
 

@@ -431,11 +431,6 @@ impl View {
         }
         xattr::get(self.nodes.open(obj)?.as_fd(), name).map_err(|e| errno(&e))
     }
-
-    /// The open file of an object, if it has open handles.
-    pub(super) fn open_file(&self, obj: ObjId) -> Option<Arc<OpenFile>> {
-        self.handles.open_file(obj)
-    }
 }
 
 fn reserve(nodes: &Nodes, staging: &Staging, entry: &EffectEntry) {

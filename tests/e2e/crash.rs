@@ -40,7 +40,7 @@ impl Disk {
         let image = kind.map(|kind| {
             let image =
                 PathBuf::from(format!("/dev/shm/txfs-crash-{}-{kind}.img", std::process::id()));
-            let _ = std::fs::remove_file(&image);
+            drop(std::fs::remove_file(&image));
             let sized = Command::new("truncate").args(["-s", "400M"]).arg(&image).status().unwrap();
             assert!(sized.success());
             let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image).status().unwrap();

@@ -1,7 +1,6 @@
 //! A directory as data: everything that a commit, an abort or an undo must keep or change exactly.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -114,7 +113,7 @@ pub fn assert_same(what: &str, left: &Manifest, right: &Manifest) {
     for path in left.keys().chain(right.keys().filter(|p| !left.contains_key(*p))) {
         let (l, r) = (left.get(path), right.get(path));
         if l != r {
-            let _ = writeln!(text, "{}:\n  {}\n  {}", path.escape_ascii(), show(l), show(r));
+            text.push_str(&format!("{}:\n  {}\n  {}\n", path.escape_ascii(), show(l), show(r)));
         }
     }
     assert!(text.is_empty(), "{what}:\n{text}");

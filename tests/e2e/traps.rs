@@ -122,7 +122,8 @@ P"#;
     assert!(!status.out.contains('\x1b'), "escape sequences must not reach the terminal");
     let json = work.txfs(["--json", "status"]).ok().json();
     assert_eq!(json["counts"]["added"], 7);
-    assert!(!work.txfs(["diff"]).ok().raw.contains(&0x1b) || true);
+    // Content may hold anything; names in headers are quoted.
+    work.txfs(["diff"]).ok();
     work.txfs(["log"]).ok();
     work.txfs(["commit"]).ok();
     let plain = Work::new();
