@@ -370,6 +370,9 @@ wire_enum!(Preimage {
 });
 wire_struct!(TimesBefore { obj, mtime, ctime });
 
+/// The tag of [`Entry::Effect`], for a writer that has only the effect.
+pub(crate) const EFFECT_TAG: u8 = 1;
+
 wire_struct!(EffectEntry { effect, inverse, times, binds, proc });
 wire_enum!(Entry {
     1 => Effect(effect),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::effect::{Change, Effect, Inverse, Over, Preimage, Slot};
 use crate::id::{ObjId, Seq};
-use crate::record::{EffectEntry, Entry, Record};
+use crate::record::{EffectEntry, Entry};
 
 /// Where a transaction's list stands.
 #[derive(Debug, Clone)]
@@ -43,11 +43,9 @@ impl Order {
     }
 
     /// Takes one record, or says which rule it breaks and takes nothing.
-    pub fn take(&mut self, record: &Record) -> Result<(), String> {
-        if record.seq.0 != self.next {
-            return Err(format!("record {} stands where {} must", record.seq, self.next));
-        }
-        match &record.entry {
+    pub fn take(&mut self, seq: Seq, entry: &Entry) -> Result<(), String> {
+        self.expect(seq)?;
+        match entry {
             Entry::Effect(entry) => self.effect(entry)?,
             Entry::Step { step, .. } => {
                 if step.0 <= self.step {
@@ -59,7 +57,7 @@ impl Order {
                 if self.savepoints.iter().any(|(other, _)| other == name) {
                     return Err(format!("savepoint {} again", name.escape_ascii()));
                 }
-                self.savepoints.push((name.clone(), record.seq.0));
+                self.savepoints.push((name.clone(), seq.0));
             }
             Entry::RolledBack { to } => {
                 if to.0 >= self.next {
@@ -76,6 +74,22 @@ impl Order {
         }
         self.next += 1;
         Ok(())
+    }
+
+    /// As [`Order::take`], for an effect that is no entry yet.
+    pub(crate) fn take_effect(&mut self, seq: Seq, entry: &EffectEntry) -> Result<(), String> {
+        self.expect(seq)?;
+        self.effect(entry)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn expect(&self, seq: Seq) -> Result<(), String> {
+        if seq.0 == self.next {
+            Ok(())
+        } else {
+            Err(format!("record {seq} stands where {} must", self.next))
+        }
     }
 
     fn effect(&mut self, entry: &EffectEntry) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::codec::{DecodeError, Reader, Wire, decode, encode};
 use crate::error::JournalError;
@@ -312,8 +312,7 @@ impl Journal {
             return Ok(writer.clone());
         }
         let (_, order) = self.read_records(txn)?;
-        let writer =
-            TxnWriter { txn, order: Arc::new(Mutex::new(order)), queue: self.queue()?.clone() };
+        let writer = TxnWriter::new(txn, order, self.queue()?.clone());
         writers.insert(txn, writer.clone());
         Ok(writer)
     }
@@ -337,7 +336,7 @@ impl Journal {
             while !r.is_at_end() {
                 let body = Vec::<u8>::get(&mut r).map_err(|e| corrupt(&e))?;
                 let record: Record = decode(&body).map_err(|e| corrupt(&e))?;
-                order.take(&record).map_err(|what| JournalError::Order {
+                order.take(record.seq, &record.entry).map_err(|what| JournalError::Order {
                     txn,
                     seq: record.seq,
                     what,

@@ -1,27 +1,28 @@
 //! The one thread that hands records to sled, and the handles that feed it.
 //!
-//! A record is acknowledged when it is queued. The thread packs what is queued into chunks and
-//! hands them to the kernel at most [`MAX_DELAY`] after the first of them was queued, which is
-//! what a record survives a SIGKILL by; [`TxnWriter::make_durable`] waits for the disk.
+//! A record is acknowledged when it is in its transaction's open chunk. A chunk goes to the thread when
+//! it is full, or [`MAX_DELAY`] after its first record, which is when a record is safe from a SIGKILL;
+//! [`TxnWriter::make_durable`] waits for the disk. The thread is woken once a chunk, not once a
+//! record: on the path of every request that is most of the journal's cost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::codec::{Wire, encode};
+use crate::codec::{EFFECT_TAG, Wire};
 use crate::error::JournalError;
 use crate::id::{Seq, StepId, TxnId};
 use crate::object::Timestamp;
 use crate::order::Order;
-use crate::record::{Entry, Record};
+use crate::record::{EffectEntry, Entry};
 use crate::store::{frame, record_key};
 
-/// Records that may wait in the queue before an append has to wait.
-pub(crate) const QUEUE: usize = 8192;
+/// Chunks that may wait in the queue before an append has to wait.
+pub(crate) const QUEUE: usize = 64;
 /// Records in one chunk.
 pub(crate) const CHUNK_RECORDS: usize = 512;
 /// Bytes after which a chunk is full; sled stores larger values in files of their own.
@@ -30,16 +31,12 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 pub(crate) const MAX_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) enum Message {
-    Record {
-        txn: TxnId,
-        seq: Seq,
-        bytes: Vec<u8>,
-    },
+    /// A full chunk.
+    Chunk { txn: TxnId, chunk: Chunk },
+    /// A transaction has an open chunk from now on.
+    Open(TxnWriter),
     /// Hand over everything queued; with `durable` also to the disk.
-    Pass {
-        durable: bool,
-        done: Sender<Result<(), JournalError>>,
-    },
+    Pass { durable: bool, done: Sender<Result<(), JournalError>> },
 }
 
 /// The queue's sending side, and the first failure, after which nothing is acknowledged.
@@ -97,7 +94,9 @@ pub(crate) fn start(
     let mut thread = WriterThread {
         disk: Disk { file: None, seen: BTreeSet::new(), dir },
         db,
-        chunks: HashMap::new(),
+        open: HashMap::new(),
+        waiters: Vec::new(),
+        durable: false,
         failed: Arc::clone(&queue_failed),
     };
     let handle = std::thread::Builder::new()
@@ -107,7 +106,9 @@ pub(crate) fn start(
     Ok((Queue { sender, failed: queue_failed }, handle))
 }
 
-struct Chunk {
+/// Records on their way, encoded.
+#[derive(Debug)]
+pub(crate) struct Chunk {
     first: Seq,
     records: usize,
     bytes: Vec<u8>,
@@ -116,7 +117,11 @@ struct Chunk {
 struct WriterThread {
     db: sled::Db,
     disk: Disk,
-    chunks: HashMap<TxnId, Chunk>,
+    /// Transactions with an open chunk.
+    open: HashMap<TxnId, TxnWriter>,
+    /// Those who wait for a pass, and whether one of them waits for the disk.
+    waiters: Vec<Sender<Result<(), JournalError>>>,
+    durable: bool,
     failed: Arc<Mutex<Option<String>>>,
 }
 
@@ -129,95 +134,95 @@ impl WriterThread {
                 Some(at) => receiver.recv_deadline(at),
             };
             match message {
-                Ok(Message::Record { txn, seq, bytes }) => {
-                    deadline.get_or_insert_with(|| Instant::now() + MAX_DELAY);
-                    self.add(txn, seq, &bytes);
-                }
-                Ok(Message::Pass { durable, done }) => {
-                    self.serve(receiver, durable, done);
-                    deadline = None;
-                }
+                Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.pass_alone(false);
+                    self.pass(receiver);
                     deadline = None;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.pass_alone(true);
+                    self.durable = true;
+                    self.pass(receiver);
                     return;
                 }
+            }
+            while !self.waiters.is_empty() {
+                self.pass(receiver);
+                deadline = None;
+            }
+            if !self.open.is_empty() {
+                deadline.get_or_insert_with(|| Instant::now() + MAX_DELAY);
             }
         }
     }
 
-    /// One pass for all who wait by now.
-    fn serve(
-        &mut self,
-        receiver: &Receiver<Message>,
-        durable: bool,
-        done: Sender<Result<(), JournalError>>,
-    ) {
-        let (mut durable, mut waiters) = (durable, vec![done]);
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Chunk { txn, chunk } => self.add(txn, &chunk),
+            Message::Open(writer) => {
+                self.open.insert(writer.txn, writer);
+            }
+            Message::Pass { durable, done } => {
+                self.durable |= durable;
+                self.waiters.push(done);
+            }
+        }
+    }
+
+    fn take_all(&mut self, receiver: &Receiver<Message>) {
         while let Ok(message) = receiver.try_recv() {
-            match message {
-                Message::Record { txn, seq, bytes } => self.add(txn, seq, &bytes),
-                Message::Pass { durable: more, done } => {
-                    durable |= more;
-                    waiters.push(done);
+            self.take(message);
+        }
+    }
+
+    /// Hands over all open chunks, for all who wait by now.
+    fn pass(&mut self, receiver: &Receiver<Message>) {
+        self.take_all(receiver);
+        // Who comes from here on waits for the next pass.
+        let (durable, waiters) =
+            (std::mem::take(&mut self.durable), std::mem::take(&mut self.waiters));
+        let mut result = Ok(());
+        let mut open: Vec<_> = std::mem::take(&mut self.open).into_values().collect();
+        while let Some(writer) = open.pop() {
+            let taken = writer.try_take_open();
+            // A full chunk that was sent before the open one was taken goes before it.
+            self.take_all(receiver);
+            match taken {
+                Some(Some(chunk)) => result = result.and_then(|()| self.insert(writer.txn, &chunk)),
+                Some(None) => {}
+                None => {
+                    // Whoever appends may have been waiting for room in the queue.
+                    std::thread::yield_now();
+                    open.push(writer);
                 }
             }
         }
-        let result = self.pass(durable);
+        let result = result.and_then(|()| self.flush(durable));
+        self.remember(&result);
         for waiter in waiters {
-            // Somebody who gave up waiting needs no answer.
             if waiter.send(result.clone()).is_err() {
                 log::debug!("nobody waits for this pass any more");
             }
         }
     }
 
-    fn add(&mut self, txn: TxnId, seq: Seq, bytes: &[u8]) {
-        let chunk = self.chunks.entry(txn).or_insert_with(|| Chunk {
-            first: seq,
-            records: 0,
-            bytes: Vec::with_capacity(4096),
-        });
-        chunk.bytes.extend_from_slice(bytes);
-        chunk.records += 1;
-        if chunk.records >= CHUNK_RECORDS || chunk.bytes.len() >= CHUNK_BYTES {
-            let result = self.insert(txn);
-            self.remember(&result);
+    fn flush(&mut self, durable: bool) -> Result<(), JournalError> {
+        if let Some(why) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(JournalError::Failed(why.clone()));
         }
+        self.db.flush().map_err(|e| JournalError::sled("written", &e))?;
+        if durable { self.disk.sync() } else { Ok(()) }
     }
 
-    fn insert(&mut self, txn: TxnId) -> Result<(), JournalError> {
-        let Some(chunk) = self.chunks.remove(&txn) else { return Ok(()) };
+    fn add(&mut self, txn: TxnId, chunk: &Chunk) {
+        let result = self.insert(txn, chunk);
+        self.remember(&result);
+    }
+
+    fn insert(&mut self, txn: TxnId, chunk: &Chunk) -> Result<(), JournalError> {
         let key = record_key(txn, chunk.first);
         let value = frame(&key, &chunk.bytes);
         self.db.insert(key, value).map_err(|e| JournalError::sled("written", &e))?;
         Ok(())
-    }
-
-    fn pass(&mut self, durable: bool) -> Result<(), JournalError> {
-        let result = self.try_pass(durable);
-        self.remember(&result);
-        result
-    }
-
-    /// A pass that nobody waits for; its failure is remembered and told to the next who asks.
-    fn pass_alone(&mut self, durable: bool) {
-        let result = self.try_pass(durable);
-        self.remember(&result);
-    }
-
-    fn try_pass(&mut self, durable: bool) -> Result<(), JournalError> {
-        if let Some(why) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Err(JournalError::Failed(why.clone()));
-        }
-        for txn in self.chunks.keys().copied().collect::<Vec<_>>() {
-            self.insert(txn)?;
-        }
-        self.db.flush().map_err(|e| JournalError::sled("written", &e))?;
-        if durable { self.disk.sync() } else { Ok(()) }
     }
 
     /// After a failed write or fsync nobody knows what is on the disk: nothing more is acknowledged.
@@ -282,24 +287,61 @@ fn list(dir: &std::path::Path, found: &mut BTreeSet<PathBuf>) -> std::io::Result
 /// The writing end of one transaction's list. Clones share it.
 #[derive(Debug, Clone)]
 pub struct TxnWriter {
-    pub(crate) txn: TxnId,
-    pub(crate) order: Arc<Mutex<Order>>,
-    pub(crate) queue: Queue,
+    txn: TxnId,
+    list: Arc<Mutex<List>>,
+    queue: Queue,
+}
+
+/// A transaction's list as its writers see it.
+#[derive(Debug)]
+struct List {
+    order: Order,
+    open: Option<Chunk>,
 }
 
 impl TxnWriter {
+    pub(crate) fn new(txn: TxnId, order: Order, queue: Queue) -> TxnWriter {
+        TxnWriter { txn, list: Arc::new(Mutex::new(List { order, open: None })), queue }
+    }
+
     /// Whose list this is.
     #[must_use]
     pub fn txn(&self) -> TxnId {
         self.txn
     }
 
-    /// Appends a record and returns its number once it is queued; waits only if the queue is full.
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the open chunk; `None` if somebody is appending right now.
+    fn try_take_open(&self) -> Option<Option<Chunk>> {
+        match self.list.try_lock() {
+            Ok(mut list) => Some(list.open.take()),
+            Err(TryLockError::Poisoned(list)) => Some(list.into_inner().open.take()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Appends a record and returns its number once it is in the open chunk; waits only if the queue is full.
     ///
     /// # Errors
     /// [`JournalError::Order`] if it may not stand here, [`JournalError::Failed`] after any failure of the store.
-    pub fn append(&self, time: Timestamp, entry: Entry) -> Result<Seq, JournalError> {
-        self.append_with(time, |_| entry)
+    pub fn append(&self, time: Timestamp, entry: &Entry) -> Result<Seq, JournalError> {
+        let mut list = self.lock();
+        self.put(&mut list, time, |order, seq| order.take(seq, entry), |out| entry.put(out))
+    }
+
+    /// Appends an effect; the same as [`TxnWriter::append`] of it as an entry.
+    ///
+    /// # Errors
+    /// As [`TxnWriter::append`].
+    pub fn append_effect(&self, time: Timestamp, entry: &EffectEntry) -> Result<Seq, JournalError> {
+        let encode = |out: &mut Vec<u8>| {
+            out.push(EFFECT_TAG);
+            entry.put(out);
+        };
+        self.put(&mut self.lock(), time, |order, seq| order.take_effect(seq, entry), encode)
     }
 
     /// Begins the next step.
@@ -307,34 +349,51 @@ impl TxnWriter {
     /// # Errors
     /// As [`TxnWriter::append`].
     pub fn step(&self, time: Timestamp, what: Vec<u8>) -> Result<StepId, JournalError> {
-        let mut step = StepId(0);
-        self.append_with(time, |order| {
-            step = StepId(order.next_step());
-            Entry::Step { step, what }
-        })?;
+        let mut list = self.lock();
+        let step = StepId(list.order.next_step());
+        let entry = Entry::Step { step, what };
+        self.put(&mut list, time, |order, seq| order.take(seq, &entry), |out| entry.put(out))?;
         Ok(step)
     }
 
-    fn append_with(
+    /// Under the list's lock, so that the queue has the chunks in order.
+    fn put(
         &self,
+        list: &mut List,
         time: Timestamp,
-        entry: impl FnOnce(&Order) -> Entry,
+        check: impl FnOnce(&mut Order, Seq) -> Result<(), String>,
+        encode: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Seq, JournalError> {
-        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.check()?;
-        let record = Record { seq: order.next_seq(), time, entry: entry(&order) };
-        order.take(&record).map_err(|what| JournalError::Order {
+        let seq = list.order.next_seq();
+        check(&mut list.order, seq).map_err(|what| JournalError::Order {
             txn: self.txn,
-            seq: record.seq,
+            seq,
             what,
         })?;
-        let mut bytes = Vec::with_capacity(160);
-        let body = encode(&record);
-        (body.len() as u32).put(&mut bytes);
-        bytes.extend_from_slice(&body);
-        // Under the lock, so that the queue has them in order.
-        self.queue.send(Message::Record { txn: self.txn, seq: record.seq, bytes })?;
-        Ok(record.seq)
+        let opened = list.open.is_none();
+        let chunk = list.open.get_or_insert_with(|| Chunk {
+            first: seq,
+            records: 0,
+            bytes: Vec::with_capacity(CHUNK_BYTES / 4),
+        });
+        // The body's length comes before it and is known after it.
+        let at = chunk.bytes.len();
+        0u32.put(&mut chunk.bytes);
+        seq.put(&mut chunk.bytes);
+        time.put(&mut chunk.bytes);
+        encode(&mut chunk.bytes);
+        let len = (chunk.bytes.len() - at - 4) as u32;
+        chunk.bytes[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        chunk.records += 1;
+        if chunk.records >= CHUNK_RECORDS || chunk.bytes.len() >= CHUNK_BYTES {
+            if let Some(chunk) = list.open.take() {
+                self.queue.send(Message::Chunk { txn: self.txn, chunk })?;
+            }
+        } else if opened {
+            self.queue.send(Message::Open(self.clone()))?;
+        }
+        Ok(seq)
     }
 
     /// Returns when everything appended so far survives a power cut.
@@ -348,6 +407,6 @@ impl TxnWriter {
     /// The last record's number; 0 if there is none.
     #[must_use]
     pub fn last_seq(&self) -> Seq {
-        Seq(self.order.lock().unwrap_or_else(PoisonError::into_inner).next_seq().0 - 1)
+        Seq(self.lock().order.next_seq().0 - 1)
     }
 }

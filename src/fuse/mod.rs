@@ -165,14 +165,13 @@ impl Adapter {
 
     /// One handle less. Before the view forgets the handle: an open that comes in between finds
     /// the view still in passthrough and registers the same file anew.
-    fn release_backing(&self, ino: INodeNo) -> bool {
+    fn release_backing(&self, ino: INodeNo) {
         let mut backings = self.backings.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(backing) = backings.get_mut(&ino) else { return false };
+        let Some(backing) = backings.get_mut(&ino) else { return };
         backing.handles -= 1;
         if backing.handles == 0 {
             backings.remove(&ino);
         }
-        true
     }
 
     fn reply_open(&self, ino: INodeNo, flags: i32, opened: &Opened, reply: ReplyOpen) {
@@ -526,21 +525,14 @@ impl fuser::Filesystem for Adapter {
         _req: &Request,
         ino: INodeNo,
         handle: FileHandle,
-        flags: OpenFlags,
+        _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let was_passthrough = self.release_backing(ino);
+        self.release_backing(ino);
         self.view.release(fh(handle));
         reply.ok();
-        // Times and size may have changed past the kernel's idea of them.
-        if was_passthrough
-            && flags.0 & libc::O_ACCMODE != libc::O_RDONLY
-            && let Some(kernel) = self.view.kernel()
-        {
-            kernel.forget(vec![Forget::Attr(obj(ino))]);
-        }
     }
 
     fn fsync(

@@ -16,7 +16,7 @@ use txfs_journal::{
 use super::failpoint::failpoint;
 use super::store::Store;
 use crate::base::mutate::{self, Spot};
-use crate::base::{self, Base, Whereabouts};
+use crate::base::{self, Base, Stat, Whereabouts};
 use crate::sys;
 
 /// Why apply stopped.
@@ -226,36 +226,50 @@ impl Apply<'_> {
             }
         };
         let source = Spot { dir, name: from_slot.to_string().into_bytes() };
-        if to.holds(ident)? || self.has_landed(slot, ident)? {
+        if source.holds(ident)? {
+            self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
+            return Ok(mutate::rename(self.seal, &source, &to, ident.kind)?);
+        }
+        self.is_done(slot, ident, "the history has lost what was there before")
+    }
+
+    /// A step that finds nothing to do was done by an earlier run, or somebody was in between.
+    fn is_done(&mut self, slot: SlotId, ident: &Ident, otherwise: &str) -> Result<(), StepError> {
+        if self.slot(slot).holds(ident)? || self.has_landed(slot, ident)? {
             return Ok(());
         }
-        if !source.holds(ident)? {
-            return Err(StepError::Outside("the history has lost what was there before".into()));
-        }
-        self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
-        Ok(mutate::rename(self.seal, &source, &to, ident.kind)?)
+        Err(StepError::Outside(otherwise.to_owned()))
     }
 
     fn evacuate(&mut self, from: &Place, slot: SlotId, ident: &Ident) -> Result<(), StepError> {
-        let to = self.slot(slot);
-        if to.holds(ident)? || self.has_landed(slot, ident)? {
-            return Ok(());
-        }
-        let source = self.spot(&from.path)?;
-        match source.ident()? {
-            Some(there) if there == *ident => {}
-            there => {
-                return Err(StepError::Outside(format!("{} stands there", whose(there.as_ref()))));
+        let source = match self.spot(&from.path) {
+            Ok(source) => source,
+            // Its directory left after it, in an earlier run.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return self.is_done(slot, ident, "its directory is gone");
             }
-        }
-        let before = base::stat_at(source.dir.as_fd(), &source.name)?;
+            Err(e) => return Err(e.into()),
+        };
+        let before = match base::stat_at(source.dir.as_fd(), &source.name) {
+            Ok(stat) if stat.ident == *ident => stat,
+            Ok(stat) => {
+                return self.is_done(
+                    slot,
+                    ident,
+                    &format!("{} stands there", whose(Some(&stat.ident))),
+                );
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return self.is_done(slot, ident, "nothing stands there");
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let to = self.slot(slot);
         self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
         mutate::rename(self.seal, &source, &to, ident.kind)?;
         self.moved(ident.kind);
         let after = base::stat_at(to.dir.as_fd(), &to.name)?;
-        if after.ident != before.ident
-            || (after.size, after.mtime) != (before.size, before.mtime) && ident.kind != Kind::Dir
-        {
+        if changed(&before, &after) {
             return Err(StepError::Outside("it changed while it was being moved".into()));
         }
         Ok(())
@@ -290,29 +304,32 @@ impl Apply<'_> {
         old: &Ident,
     ) -> Result<(), StepError> {
         let held = self.slot(slot);
-        if held.holds(old)? {
-            return Ok(());
+        match held.ident()? {
+            Some(there) if there == *old => return Ok(()),
+            Some(there) if there == *new => {}
+            Some(_) | None => return Err(StepError::Outside("the staged file is gone".into())),
         }
         let place = self.spot(&at.path)?;
-        if !held.holds(new)? {
-            return Err(StepError::Outside("the staged file is gone".into()));
-        }
-        match place.ident()? {
-            Some(there) if there == *old => {}
-            there => {
-                return Err(StepError::Outside(format!("{} stands there", whose(there.as_ref()))));
+        let before = match base::stat_at(place.dir.as_fd(), &place.name) {
+            Ok(stat) if stat.ident == *old => stat,
+            Ok(stat) => {
+                return Err(StepError::Outside(format!(
+                    "{} stands there",
+                    whose(Some(&stat.ident))
+                )));
             }
-        }
-        let before = base::stat_at(place.dir.as_fd(), &place.name)?;
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(StepError::Outside("nothing stands there".into()));
+            }
+            Err(e) => return Err(e.into()),
+        };
         self.base.moves(old.ino, Whereabouts::Slot(self.generation, slot));
         self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
         mutate::exchange(self.seal, &held, &place, new.kind)?;
         self.moved(new.kind);
         self.moved(old.kind);
         let after = base::stat_at(held.dir.as_fd(), &held.name)?;
-        if after.ident != *old
-            || (after.size, after.mtime) != (before.size, before.mtime) && old.kind != Kind::Dir
-        {
+        if changed(&before, &after) {
             mutate::exchange(self.seal, &held, &place, new.kind)?;
             return Err(StepError::Outside("it changed while it was being replaced".into()));
         }
@@ -357,6 +374,13 @@ impl Apply<'_> {
         }
         Ok(mutate::set_meta(self.seal, &spot, ident, meta)?)
     }
+}
+
+/// Whether somebody wrote a file between two looks.
+fn changed(before: &Stat, after: &Stat) -> bool {
+    after.ident != before.ident
+        || (before.ident.kind != Kind::Dir
+            && (after.size, after.mtime) != (before.size, before.mtime))
 }
 
 fn whose(ident: Option<&Ident>) -> String {
@@ -449,6 +473,7 @@ impl Apply<'_> {
 pub fn fingerprints(base: &Base, seal: &Sealed) -> io::Result<Vec<(Place, Fingerprint)>> {
     let mut out: Vec<(Place, Fingerprint)> = Vec::new();
     let mut seen = std::collections::HashSet::new();
+    let mut last: Option<(RelPath, Arc<OwnedFd>)> = None;
     for step in &seal.plan().steps {
         let (at, ident) = match step {
             Step::Place { to, ident, .. } | Step::Link { to, ident, .. } => (to, ident),
@@ -459,14 +484,23 @@ pub fn fingerprints(base: &Base, seal: &Sealed) -> io::Result<Vec<(Place, Finger
         if !seen.insert(at.path.clone()) {
             continue;
         }
-        let (dir, name) = if at.path.depth() == 0 {
-            (Arc::new(base.root().try_clone_to_owned()?), Vec::new())
-        } else {
-            match mutate::spot(base, &at.path) {
-                Ok(spot) => (spot.dir, spot.name),
-                // A later segment of an undo moved it on.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(e),
+        let (dir, name) = match at.path.split() {
+            None => (Arc::new(base.root().try_clone_to_owned()?), Vec::new()),
+            Some((parent, name)) => {
+                let dir = match &last {
+                    Some((path, dir)) if *path == parent => Arc::clone(dir),
+                    _ => match base::open_beneath(
+                        base.root(),
+                        &parent,
+                        OFlags::PATH | OFlags::DIRECTORY,
+                    ) {
+                        Ok(dir) => Arc::clone(&last.insert((parent, Arc::new(dir))).1),
+                        // A later segment of an undo moved it on.
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                        Err(e) => return Err(e),
+                    },
+                };
+                (dir, name.as_bytes().to_vec())
             }
         };
         let stat = if name.is_empty() {

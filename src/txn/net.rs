@@ -349,6 +349,40 @@ fn line(change: &NetChange, new: &RelPath, attr: &Attr, before: Option<&OldSide>
     }
 }
 
+/// The counts of [`lines`], without looking at a single file.
+#[must_use]
+pub fn tally(changes: &[NetChange]) -> Counts {
+    let mut gone: HashMap<&RelPath, Kind> = HashMap::new();
+    for change in changes {
+        if let (Some(old), None) = (&change.old, &change.new) {
+            gone.insert(old, change.kind);
+        }
+    }
+    let mut counts = Counts::default();
+    for change in changes {
+        let Some(new) = &change.new else { continue };
+        match &change.old {
+            None => match gone.remove(new) {
+                None => counts.added += 1,
+                Some(kind) if kind == change.kind => counts.modified += 1,
+                Some(_) => counts.type_changed += 1,
+            },
+            Some(old) if old != new => counts.renamed += 1,
+            Some(_) if change.differs.content => counts.modified += 1,
+            Some(_) => counts.metadata += 1,
+        }
+    }
+    counts.deleted = gone.len() as u64;
+    counts
+}
+
+/// All of them.
+#[must_use]
+pub fn total(counts: &Counts) -> u64 {
+    let Counts { deleted, renamed, type_changed, modified, metadata, added } = counts;
+    deleted + renamed + type_changed + modified + metadata + added
+}
+
 /// Changes by kind.
 #[must_use]
 pub fn counts(lines: &[ChangeLine]) -> Counts {

@@ -136,8 +136,7 @@ impl Workspace {
         }
         let mut cut = view.cut();
         let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
-        let lines = net::lines(&view, &cut.st, &changes).map_err(op("read the changes"))?;
-        let counts = net::counts(&lines);
+        let counts = net::tally(&changes);
         let conflicts = planner::validate(&view, &cut.st)?;
         if !conflicts.is_empty() {
             return Err(Failure::new(
@@ -181,7 +180,7 @@ impl Workspace {
             message: options.message.clone(),
             steps: prepared.steps,
         };
-        let record = self.publish(plan, lines.len() as u64, "commit.sealed")?;
+        let record = self.publish(plan, net::total(&counts), "commit.sealed")?;
         let generation = record.plan.generation;
         let head = self.begin_next(name, &txn.head)?;
         let forget = cut

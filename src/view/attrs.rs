@@ -89,13 +89,16 @@ impl View {
     /// Takes away set-user-id, set-group-id of an executable, and file capabilities, as a write or a change
     /// of owner must (inode(7), capabilities(7)).
     pub(super) fn kill_privileges(&self, st: &mut State, obj: ObjId) -> OpResult<()> {
-        let (attr, _) = self.attr(st, obj)?;
-        if attr.kind != Kind::File {
+        if self.kind(st, obj)? != Kind::File {
             return Ok(());
         }
-        let group = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
-        let mode = attr.mode & !(0o4000 | group);
-        if mode != attr.mode {
+        let before = match st.delta.objects.get(&obj).and_then(|o| o.over.mode) {
+            Some(mode) => mode,
+            None => self.base_stat(st, obj)?.mode,
+        };
+        let group = if before & 0o010 != 0 { 0o2000 } else { 0 };
+        let mode = before & !(0o4000 | group);
+        if mode != before {
             self.record_attrs(st, obj, Overrides { mode: Some(mode), ..Overrides::default() })?;
         }
         if self.xattr(st, obj, CAPABILITY)?.is_some() {

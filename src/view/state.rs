@@ -369,10 +369,7 @@ impl View {
         }
         let entry = EffectEntry { effect, inverse, times: before, binds, proc: ProcId(0) };
         let time = now();
-        let seq = st
-            .writer
-            .append(time, RecordEntry::Effect(Box::new(entry.clone())))
-            .map_err(|e| self.journal_failed(&e))?;
+        let seq = st.writer.append_effect(time, &entry).map_err(|e| self.journal_failed(&e))?;
         st.delta.apply(seq, time, &entry).map_err(|e| {
             log::error!("{e}");
             self.poison();
