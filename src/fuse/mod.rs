@@ -548,7 +548,11 @@ impl fuser::Filesystem for Adapter {
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.view.opendir(obj(ino)) {
-            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
+            // The kernel keeps the listing until the directory's time moves or we say so.
+            Ok(handle) => reply.opened(
+                FileHandle(handle.0),
+                FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            ),
             Err(e) => reply.error(error(e)),
         }
     }

@@ -244,8 +244,9 @@ impl Cut<'_> {
             }
             forget.push(match object.kind() {
                 Kind::File if object.content.is_some() => Forget::Data(*obj),
+                // The kernel has its listing as pages.
+                Kind::Dir => Forget::Data(*obj),
                 Kind::File
-                | Kind::Dir
                 | Kind::Symlink
                 | Kind::Fifo
                 | Kind::Socket

@@ -63,11 +63,13 @@ impl View {
 
     /// opendir(3)
     pub fn opendir(&self, obj: ObjId) -> OpResult<Fh> {
-        let listing = self.listing(&self.read_state(), obj)?;
-        Ok(self.handles.open_dir(obj, listing))
+        if self.kind(&self.read_state(), obj)? != Kind::Dir {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(self.handles.open_dir(obj))
     }
 
-    /// The listing of an open directory from index `from`, taken at opendir and again at index 0.
+    /// The listing of an open directory from index `from`, taken at index 0.
     /// `each` gets the index of the entry after the one it gets, and says whether it is full.
     pub fn readdir(
         &self,
@@ -76,7 +78,7 @@ impl View {
         each: &mut dyn FnMut(u64, &DirEntry) -> bool,
     ) -> OpResult<()> {
         let dir = self.handles.dir(fh)?;
-        if from == 0 && dir.was_read() {
+        if dir.needs_listing(from) {
             let listing = self.listing(&self.read_state(), dir.obj)?;
             dir.refresh(listing);
         }

@@ -98,38 +98,38 @@ struct Handle {
 pub struct OpenDir {
     /// Which.
     pub obj: ObjId,
-    listing: Mutex<Listing>,
+    /// `None` until it is first read.
+    listing: Mutex<Option<Listing>>,
 }
 
-/// Whether it was read from, and its entries, each with the index of the next.
-type Listing = (bool, Arc<Vec<(u64, DirEntry)>>);
+/// Entries, each with the index of the next.
+type Listing = Arc<Vec<(u64, DirEntry)>>;
 
 impl OpenDir {
-    fn lock(&self) -> MutexGuard<'_, Listing> {
+    fn lock(&self) -> MutexGuard<'_, Option<Listing>> {
         self.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the listing was read from before.
-    pub fn was_read(&self) -> bool {
-        self.lock().0
+    /// Whether a listing must be taken before reading from an index: at the start, and where there is none.
+    pub fn needs_listing(&self, from: u64) -> bool {
+        from == 0 || self.lock().is_none()
     }
 
     /// Takes a new listing.
     pub fn refresh(&self, listing: Vec<DirEntry>) {
-        *self.lock() = (false, indexed(listing));
+        *self.lock() = Some(indexed(listing));
     }
 
     /// The entries from an index, each with the index of the next.
     pub fn from(&self, from: u64) -> DirSlice {
-        let mut inner = self.lock();
-        inner.0 = true;
-        DirSlice(Arc::clone(&inner.1), usize::try_from(from).unwrap_or(usize::MAX))
+        let listing = self.lock().clone().unwrap_or_default();
+        DirSlice(listing, usize::try_from(from).unwrap_or(usize::MAX))
     }
 }
 
 /// The rest of a listing.
 #[derive(Debug)]
-pub struct DirSlice(Arc<Vec<(u64, DirEntry)>>, usize);
+pub struct DirSlice(Listing, usize);
 
 impl DirSlice {
     /// Its entries.
@@ -138,7 +138,7 @@ impl DirSlice {
     }
 }
 
-fn indexed(listing: Vec<DirEntry>) -> Arc<Vec<(u64, DirEntry)>> {
+fn indexed(listing: Vec<DirEntry>) -> Listing {
     Arc::new(listing.into_iter().enumerate().map(|(n, e)| (n as u64 + 1, e)).collect())
 }
 
@@ -255,9 +255,9 @@ impl Handles {
     }
 
     /// A new open directory.
-    pub(super) fn open_dir(&self, obj: ObjId, listing: Vec<DirEntry>) -> Fh {
+    pub(super) fn open_dir(&self, obj: ObjId) -> Fh {
         let fh = self.next();
-        let dir = OpenDir { obj, listing: Mutex::new((false, indexed(listing))) };
+        let dir = OpenDir { obj, listing: Mutex::new(None) };
         self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(fh, Arc::new(dir));
         fh
     }
@@ -373,24 +373,20 @@ impl View {
         Ok(self.handles.add(file, write))
     }
 
-    /// The handle of a file just made.
-    pub(super) fn open_new(
-        &self,
-        st: &State,
-        obj: ObjId,
-        slot: SlotId,
-        file: File,
-        mode: u32,
-        flags: i32,
-    ) -> OpResult<Opened> {
-        let past = self.passthrough.load(Ordering::Relaxed) && mode & 0o6000 == 0;
+    /// Whether the kernel may read and write a new file of this mode itself.
+    pub(super) fn goes_past_us(&self, mode: u32) -> bool {
+        self.passthrough.load(Ordering::Relaxed) && mode & 0o6000 == 0
+    }
+
+    /// The handle of a file just made; `past` says that the kernel reads and writes it itself.
+    pub(super) fn open_new(&self, obj: ObjId, file: File, past: bool, flags: i32) -> Opened {
         let data = if past {
-            Data::Passthrough(Arc::new(st.staging.file(slot, false).map_err(|e| errno(&e))?.into()))
+            Data::Passthrough(Arc::new(file.into()))
         } else {
             Data::Staged(Arc::new(file))
         };
         let file = self.keep(obj, data);
-        Ok(self.handles.add(file, wants_write(flags)))
+        self.handles.add(file, wants_write(flags))
     }
 
     fn copy_up_at_open(&self, st: &mut State, obj: ObjId) -> OpResult<()> {

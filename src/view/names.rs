@@ -163,10 +163,11 @@ impl View {
             Err(e) => return Err(e),
         }
         let (attrs, xattrs) = self.heritage(&st, caller, parent, false, spec.mode, spec.umask)?;
-        let (slot, file) = st.staging.create().map_err(|e| errno(&e))?;
+        let past = self.goes_past_us(attrs.mode.unwrap_or(0));
+        let made = if past { st.staging.create_for_kernel() } else { st.staging.create() };
+        let (slot, file) = made.map_err(|e| errno(&e))?;
         let obj = self.make(&mut st, parent, name, NewNode::File { slot }, attrs, xattrs)?;
-        let mode = attrs.mode.unwrap_or(0);
-        let opened = self.open_new(&st, obj, slot, file, mode, flags)?;
+        let opened = self.open_new(obj, file, past, flags);
         Ok((self.entry(&st, Found { obj, own: true })?, opened))
     }
 

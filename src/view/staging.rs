@@ -53,9 +53,20 @@ impl Staging {
     /// # Errors
     /// Those of open(2).
     pub fn create(&self) -> io::Result<(SlotId, File)> {
+        self.create_as(OFlags::RDWR)
+    }
+
+    /// The same, with a descriptor that only reads: for the kernel, which writes by itself.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn create_for_kernel(&self) -> io::Result<(SlotId, File)> {
+        self.create_as(OFlags::RDONLY)
+    }
+
+    fn create_as(&self, access: OFlags) -> io::Result<(SlotId, File)> {
         let slot = self.next_slot();
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok((slot, rustix::fs::openat(&self.dir, slot.to_string(), flags, mode)?.into()))
     }

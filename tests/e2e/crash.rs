@@ -4,6 +4,7 @@
 //! With a file system of its own beneath (ext4 and xfs images), the kill is followed by
 //! `FS_IOC_SHUTDOWN`, which loses what was not made durable: a power cut.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,7 +32,8 @@ enum Death {
 /// A workspace in a file system of its own.
 struct Disk {
     work: Work,
-    image: Option<PathBuf>,
+    /// The image of its file system and how often it was attached.
+    image: Option<(PathBuf, Cell<u32>)>,
 }
 
 impl Disk {
@@ -45,19 +47,34 @@ impl Disk {
             assert!(sized.success());
             let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image).status().unwrap();
             assert!(made.success());
-            image
+            (image, Cell::new(0))
         });
         let disk = Disk { work, image };
         disk.attach();
         disk
     }
 
+    /// Mounts a fresh copy of the image: the kernel may still know the file system that was shut down by
+    /// its old loop device.
     fn attach(&self) {
-        if let Some(image) = &self.image {
-            let done =
-                Command::new("mount").args(["-o", "loop"]).arg(image).arg(self.work.dir()).status();
-            assert!(done.unwrap().success());
-        }
+        let Some((image, times)) = &self.image else { return };
+        let before = self.copy(times.get());
+        times.set(times.get() + 1);
+        let now = self.copy(times.get());
+        let from = if times.get() == 1 { image } else { &before };
+        let copied = Command::new("cp").arg("--sparse=always").arg(from).arg(&now).status();
+        assert!(copied.unwrap().success());
+        std::fs::remove_file(from).unwrap();
+        // xfs refuses a second file system of one UUID, and the old one may not be gone yet.
+        let options = if image.to_string_lossy().contains("-xfs") { "loop,nouuid" } else { "loop" };
+        let done =
+            Command::new("mount").args(["-o", options]).arg(&now).arg(self.work.dir()).status();
+        assert!(done.unwrap().success());
+    }
+
+    fn copy(&self, n: u32) -> PathBuf {
+        let image = self.image.as_ref().map(|(image, _)| image.display().to_string());
+        PathBuf::from(format!("{}.{n}", image.unwrap_or_default()))
     }
 
     fn detach(&self) {
@@ -102,10 +119,10 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if let Some(image) = &self.image {
+        if let Some((_, times)) = &self.image {
             self.txfs(&["__stop", "--force"], None);
             let done = Command::new("umount").arg("-l").arg(self.work.dir()).status();
-            let gone = std::fs::remove_file(image);
+            let gone = std::fs::remove_file(self.copy(times.get()));
             if !std::thread::panicking() {
                 assert!(done.unwrap().success());
                 gone.unwrap();
@@ -170,6 +187,13 @@ fn round(disk: &Disk, doing: Doing, point: &str, n: u32, death: Death) -> bool {
         return false;
     }
     disk.die(death);
+    // Recovery dies as well, at its first steps, and is begun again.
+    for again in ["apply.step.after:1", "apply.step.before:2", "apply.synced:1"] {
+        if disk.txfs(&["--json", "status"], Some(again)).code != 0 {
+            disk.die(death);
+        }
+        disk.txfs(&["__stop", "--force"], None);
+    }
     // Whatever comes next recovers; status is harmless.
     let status = disk.txfs(&["--json", "status"], None);
     assert!(status.code == 0 || status.code == 9, "{what}: {}{}", status.out, status.err);
