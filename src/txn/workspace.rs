@@ -35,10 +35,12 @@ pub struct Txn {
 
 /// A workspace, open in this process and no other.
 pub struct Workspace {
-    pub(super) base: Arc<Base>,
-    pub(super) store: Arc<Store>,
-    pub(super) journal: Journal,
+    /// Dropped first: the views hold ends of the journal.
     pub(super) txns: Mutex<BTreeMap<String, Txn>>,
+    pub(super) base: Arc<Base>,
+    pub(super) journal: Journal,
+    /// Dropped last: it holds the lock.
+    pub(super) store: Arc<Store>,
     /// Held by whoever makes the next generation.
     pub(super) gate: Mutex<()>,
 }
@@ -499,6 +501,7 @@ impl Workspace {
     ) -> Result<GenerationRecord, Failure> {
         self.store.sync().map_err(|e| io_failed("make the staged content durable", &e))?;
         failpoint("commit.synced");
+        if std::env::var_os("DBGPLAN").is_some() { for s in &plan.steps { eprintln!("STEP {s:?}"); } eprintln!("END"); }
         let sealed = self.journal.seal(plan).map_err(|e| journal_failed(&e))?;
         failpoint(point);
         self.carry_out(sealed, entries)

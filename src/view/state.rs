@@ -49,6 +49,8 @@ pub struct View {
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
     pub(super) passthrough: AtomicBool,
     pub(super) poisoned: AtomicBool,
+    /// The store is a subdirectory of the base's root that no view shows.
+    hides_store: bool,
 }
 
 /// What changes with effects, commits and aborts.
@@ -93,6 +95,7 @@ impl View {
         let root = base.root_stat().fingerprint(Vec::new());
         let mut delta = Delta::new(root);
         delta.replay(&records).map_err(|e: Misfit| std::io::Error::other(e))?;
+        let hides_store = crate::base::stat_at(base.root(), STORE_NAME).is_ok();
         let nodes = Nodes::new(base, history)?;
         let mut effects = 0;
         for record in &records {
@@ -110,6 +113,7 @@ impl View {
             kernel: RwLock::new(None),
             passthrough: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
+            hides_store,
         })
     }
 
@@ -222,7 +226,13 @@ impl View {
     /// What the base's inode of an object says, as of the view's generation.
     pub(crate) fn base_stat(&self, st: &State, obj: ObjId) -> OpResult<Stat> {
         let mut stat = match self.nodes.locate(obj) {
-            Ok(found) => found.stat,
+            Ok(mut found) => {
+                // Where subdirectories are counted at all.
+                if obj == ObjId::ROOT && self.hides_store && found.stat.nlink > 2 {
+                    found.stat.nlink -= 1;
+                }
+                found.stat
+            }
             // It may be open though an outsider removed it.
             Err(Errno::STALE) => self.handles.stat(obj).ok_or(Errno::STALE)?,
             Err(e) => return Err(e),
