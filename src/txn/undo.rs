@@ -303,6 +303,7 @@ impl<'a> Inverter<'a> {
                 Step::Fetch { .. } | Step::Place { .. } | Step::Link { .. } | Step::Barrier => {}
             }
         }
+        link_to_what_is_placed(&place, &mut link);
         order(&mut evacuate, &mut place, &mut link);
         let mut out = fetch;
         out.append(&mut evacuate);
@@ -396,6 +397,33 @@ impl<'a> Inverter<'a> {
             )
             .hint("free some space, then run the command again: nothing has happened")
         })
+    }
+}
+
+/// An inode that comes back by a step of its own is linked from there: its path inside what the
+/// generation made says nothing about the tree before.
+fn link_to_what_is_placed(place: &[Step], link: &mut [Step]) {
+    let mut placed: HashMap<u64, &Place> = HashMap::new();
+    for step in place {
+        match step {
+            Step::Place { to: at, ident, .. } | Step::Exchange { at, new: ident, .. } => {
+                placed.insert(ident.ino, at);
+            }
+            Step::Fetch { .. }
+            | Step::Evacuate { .. }
+            | Step::Link { .. }
+            | Step::Unlink { .. }
+            | Step::Rewrite { .. }
+            | Step::SetMeta { .. }
+            | Step::Barrier => {}
+        }
+    }
+    for step in link {
+        if let Step::Link { existing, ident, .. } = step
+            && let Some(at) = placed.get(&ident.ino)
+        {
+            *existing = (*at).clone();
+        }
     }
 }
 
