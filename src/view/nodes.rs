@@ -40,6 +40,9 @@ struct Table {
     /// Lookups of objects that are no base objects.
     lookups: HashMap<ObjId, u64>,
     dirs: HashMap<ObjId, SharedFd>,
+    /// Numbers that objects had before a commit gave them another inode: they keep them for as long as
+    /// the view lives, also when the kernel forgets them in between.
+    landed: HashMap<Ident, ObjId>,
     next_new: u64,
 }
 
@@ -147,6 +150,13 @@ impl Nodes {
         {
             return obj;
         }
+        if stat.dev == self.base.dev()
+            && let Some(&obj) = table.landed.get(&stat.ident)
+            && !table.nodes.contains_key(&obj)
+        {
+            self.insert(&mut table, obj, parent, name, stat.ident, stat.dev, slot);
+            return obj;
+        }
         let proposed = ObjId(stat.ident.ino);
         let free = proposed != ObjId::ROOT
             && proposed.0 < ObjId::FIRST_NEW.0
@@ -205,6 +215,7 @@ impl Nodes {
     /// Drops a number altogether: the object stands for another number from now on.
     pub fn retire(&self, obj: ObjId) {
         let mut table = self.lock();
+        table.landed.retain(|_, landed| *landed != obj);
         if let Some(node) = table.nodes.get(&obj) {
             let inode = (node.dev, node.ident.ino);
             if table.by_inode.get(&inode) == Some(&obj) {
@@ -218,6 +229,9 @@ impl Nodes {
     pub fn land(&self, obj: ObjId, parent: ObjId, name: &Name, ident: Ident) {
         let mut table = self.lock();
         let dev = self.base.dev();
+        if obj.0 != ident.ino {
+            table.landed.insert(ident, obj);
+        }
         let Some(node) = table.nodes.get_mut(&obj) else {
             drop(table);
             return self.bind(obj, parent, name, ident, None);

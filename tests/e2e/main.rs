@@ -15,6 +15,7 @@ mod crash;
 mod harness;
 mod main_job;
 mod manifest;
+mod open_files;
 mod ordinary_user;
 mod programs;
 mod traps;
