@@ -11,8 +11,10 @@ use txfs_journal::{Generation, Ident, Kind, Name, ObjId, SlotId};
 use super::api::OpResult;
 use crate::base::{self, Base, SharedFd, Stat, Whereabouts};
 
-/// Directory fds kept open.
+/// Directory fds kept open at most; fewer where few descriptors are allowed.
 const CACHED_DIRS: usize = 2048;
+/// One part in this many of the allowed descriptors may be cached directories.
+const CACHED_PART: u64 = 4;
 
 /// A base object: which inode, and where it was met.
 #[derive(Clone, Debug)]
@@ -27,6 +29,9 @@ pub struct Node {
     pub name: Name,
     /// A later generation displaced it to here.
     pub slot: Option<(Generation, SlotId)>,
+    /// Of a directory that was opened: its handle, where handles can be opened. It leads to the
+    /// directory wherever somebody outside moves it.
+    handle: Option<Box<[u8]>>,
     /// Nodes whose `parent` this is.
     children: u32,
     /// Lookups that the kernel has not given back.
@@ -52,6 +57,7 @@ pub struct Nodes {
     base: Arc<Base>,
     history: Arc<OwnedFd>,
     root: SharedFd,
+    cached_dirs: usize,
     table: Mutex<Table>,
 }
 
@@ -81,8 +87,11 @@ impl Nodes {
     /// If the root cannot be opened.
     pub fn new(base: Arc<Base>, history: Arc<OwnedFd>) -> std::io::Result<Nodes> {
         let root = Arc::new(base.root().try_clone_to_owned()?);
+        let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let part = allowed.map_or(CACHED_DIRS as u64, |n| n / CACHED_PART);
+        let cached_dirs = usize::try_from(part).unwrap_or(CACHED_DIRS).clamp(8, CACHED_DIRS);
         let stat = *base.root_stat();
-        let nodes = Nodes { base, history, root, table: Mutex::default() };
+        let nodes = Nodes { base, history, root, cached_dirs, table: Mutex::default() };
         {
             let mut table = nodes.lock();
             table.next_new = ObjId::FIRST_NEW.0;
@@ -93,6 +102,7 @@ impl Nodes {
                 parent: ObjId::ROOT,
                 name,
                 slot: None,
+                handle: None,
                 children: 1,
                 lookups: 1,
             };
@@ -204,7 +214,16 @@ impl Nodes {
         dev: u64,
         slot: Option<(Generation, SlotId)>,
     ) {
-        let node = Node { ident, dev, parent, name: name.clone(), slot, children: 0, lookups: 0 };
+        let node = Node {
+            ident,
+            dev,
+            parent,
+            name: name.clone(),
+            slot,
+            handle: None,
+            children: 0,
+            lookups: 0,
+        };
         table.nodes.insert(obj, node);
         table.by_inode.insert((dev, ident.ino), obj);
         if let Some(parent) = table.nodes.get_mut(&parent) {
@@ -316,13 +335,26 @@ impl Nodes {
         if let Some(fd) = self.lock().dirs.get(&obj) {
             return Ok(Arc::clone(fd));
         }
-        let fd = Arc::new(self.open(obj)?);
+        let known = self.get(obj).and_then(|n| Some((n.handle?, n.ident)));
+        let by_handle = known.and_then(|(handle, ident)| {
+            let fd = self.base.by_handle(&handle)?;
+            let found = base::stat_fd(fd.as_fd()).is_ok_and(|s| s.ident == ident);
+            found.then_some(fd)
+        });
+        let fd = match by_handle {
+            Some(fd) => Arc::new(fd),
+            None => Arc::new(self.open(obj)?),
+        };
+        let handle = self.base.handle_of(fd.as_fd());
         let mut table = self.lock();
+        if let Some(node) = table.nodes.get_mut(&obj) {
+            node.handle = handle;
+        }
         // An fd kept open would keep another file system from being unmounted.
         if table.nodes.get(&obj).is_none_or(|n| n.dev != self.base.dev()) {
             return Ok(fd);
         }
-        if table.dirs.len() >= CACHED_DIRS {
+        if table.dirs.len() >= self.cached_dirs {
             table.dirs.clear();
         }
         table.dirs.insert(obj, Arc::clone(&fd));

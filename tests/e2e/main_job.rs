@@ -49,7 +49,17 @@ fn nothing_reaches_the_base_before_commit() {
 
 #[test]
 fn commit_makes_the_base_equal_to_the_view() {
-    let work = Work::new();
+    commit_equals_view(&Work::new());
+}
+
+#[test]
+fn commit_makes_the_base_equal_to_the_view_without_handles_and_passthrough() {
+    let mut work = Work::new();
+    work.env = vec![("TXFS_NO_HANDLES", "1"), ("TXFS_NO_PASSTHROUGH", "1")];
+    commit_equals_view(&work);
+}
+
+fn commit_equals_view(work: &Work) {
     work.sh(TREE);
     work.run(CHANGES).ok();
     let view = work.beside("view");
