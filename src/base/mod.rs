@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
@@ -102,6 +103,9 @@ impl Base {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
+        if rustix::fs::fstatfs(&root)?.f_type == OVERLAYFS {
+            BIRTHS_CHANGE.store(true, Ordering::Relaxed);
+        }
         let stat = stat_fd(root.as_fd())?;
         let handles = sys::file_handle(root.as_fd(), b"")
             .and_then(|h| sys::open_handle(root.as_fd(), &h, libc::O_PATH))
@@ -248,12 +252,21 @@ pub fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     stat(fd, b"", AtFlags::EMPTY_PATH)
 }
 
+/// `OVERLAYFS_SUPER_MAGIC` in linux/magic.h
+const OVERLAYFS: rustix::fs::FsWord = 0x794c_7630;
+
+/// On overlayfs the first change of a lower file, a rename included, copies it up: it keeps its
+/// inode number and gets the time of birth of the copy, which then identifies nothing. A process
+/// has one base.
+static BIRTHS_CHANGE: AtomicBool = AtomicBool::new(false);
+
 fn stat(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
     let x = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
     let kind = kind_of(FileType::from_raw_mode(x.stx_mode.into()))
         .ok_or_else(|| io::Error::other(format!("unknown file type in mode {:o}", x.stx_mode)))?;
     let time = |t: &rustix::fs::StatxTimestamp| Timestamp { secs: t.tv_sec, nanos: t.tv_nsec };
-    let has_btime = StatxFlags::from_bits_retain(x.stx_mask).contains(StatxFlags::BTIME);
+    let has_btime = StatxFlags::from_bits_retain(x.stx_mask).contains(StatxFlags::BTIME)
+        && !BIRTHS_CHANGE.load(Ordering::Relaxed);
     Ok(Stat {
         ident: Ident { ino: x.stx_ino, btime: has_btime.then(|| time(&x.stx_btime)), kind },
         dev: rustix::fs::makedev(x.stx_dev_major, x.stx_dev_minor),
