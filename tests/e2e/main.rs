@@ -13,6 +13,7 @@
 mod bad_input;
 mod crash;
 mod harness;
+mod kernel;
 mod main_job;
 mod manifest;
 mod ordinary_user;
