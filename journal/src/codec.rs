@@ -396,6 +396,7 @@ wire_enum!(Step {
     6 => SetMeta { at, ident, before, after },
     7 => Fetch { from, from_slot, slot, ident },
     8 => Barrier,
+    9 => Unlink { from, existing, ident },
 });
 wire_struct!(PlanHead { txn, generation, undo_of, uid, time, message, steps });
 wire_struct!(GenerationHead { plan, after, history_bytes, entries, pruned });

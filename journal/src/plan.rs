@@ -8,7 +8,7 @@
 //! Steps stand in the order of their phases:
 //!
 //! 0. [`Step::Fetch`] (undo only): what an older generation displaced comes over from its slot.
-//! 1. [`Step::Evacuate`], deepest old path first: every entry that leaves its place goes to a slot.
+//! 1. [`Step::Evacuate`] and [`Step::Unlink`], deepest old path first: every entry that leaves its place goes to a slot.
 //! 2. [`Step::Place`], [`Step::Exchange`], [`Step::Link`], [`Step::Rewrite`], shallowest new path first.
 //! 3. [`Step::SetMeta`], deepest new path first.
 //!
@@ -74,6 +74,16 @@ pub enum Step {
         existing: Place,
         /// The further name, a new path.
         to: Place,
+        /// What.
+        ident: Ident,
+    },
+    /// Takes one of several names from an inode that keeps another: unlink(2), since a name kept in a slot
+    /// would count as a hard link. Taken back by linking it again. It runs among the evacuations.
+    Unlink {
+        /// The name, an old path.
+        from: Place,
+        /// A name that it has in the end, a new path.
+        existing: Place,
         /// What.
         ident: Ident,
     },

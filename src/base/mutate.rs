@@ -98,6 +98,16 @@ pub fn link(_seal: &Sealed, existing: &Spot, to: &Spot) -> io::Result<()> {
     })
 }
 
+/// Takes a name away.
+///
+/// # Errors
+/// Those of unlinkat(2).
+pub fn unlink(_seal: &Sealed, at: &Spot) -> io::Result<()> {
+    with_write_permission(at, at, Kind::File, || {
+        rustix::fs::unlinkat(&at.dir, &at.name, AtFlags::empty())
+    })
+}
+
 /// Without CAP_DAC_OVERRIDE a directory needs its owner's write bit for its entries to change, and for
 /// itself to go to another directory. The bit is set where it is missing and put back at once; for
 /// directories that stay, the plan's last steps set the mode again.

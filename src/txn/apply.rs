@@ -130,7 +130,7 @@ impl StepError {
 #[must_use]
 pub fn step_path(step: &Step) -> RelPath {
     match step {
-        Step::Evacuate { from, .. } => from.path.clone(),
+        Step::Evacuate { from, .. } | Step::Unlink { from, .. } => from.path.clone(),
         Step::Place { to, .. } | Step::Link { to, .. } => to.path.clone(),
         Step::Exchange { at, .. } | Step::Rewrite { at, .. } | Step::SetMeta { at, .. } => {
             at.path.clone()
@@ -149,6 +149,7 @@ fn landings(steps: &[Step]) -> HashMap<SlotId, &Place> {
             Step::Fetch { .. }
             | Step::Evacuate { .. }
             | Step::Link { .. }
+            | Step::Unlink { .. }
             | Step::Rewrite { .. }
             | Step::SetMeta { .. }
             | Step::Barrier => {}
@@ -203,6 +204,7 @@ impl Apply<'_> {
             Step::Place { slot, to, ident } => self.place(*slot, to, ident),
             Step::Exchange { slot, at, new, old } => self.exchange(*slot, at, new, old),
             Step::Link { existing, to, ident } => self.link(existing, to, ident),
+            Step::Unlink { from, existing, ident } => self.unlink(from, existing, ident),
             Step::Rewrite { at, ident, content, .. } => self.rewrite(at, ident, *content),
             Step::SetMeta { at, ident, after, .. } => self.set_meta(at, ident, after),
             Step::Barrier => Ok(()),
@@ -351,6 +353,70 @@ impl Apply<'_> {
         }
     }
 
+    fn unlink(&mut self, from: &Place, existing: &Place, ident: &Ident) -> Result<(), StepError> {
+        let spot = match self.spot(&from.path) {
+            Ok(spot) => spot,
+            // Its directory left after it, in an earlier run.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        match base::stat_at(spot.dir.as_fd(), &spot.name) {
+            Ok(stat) if stat.ident == *ident && stat.nlink > 1 => {}
+            Ok(stat) if stat.ident == *ident => {
+                return Err(StepError::Outside("it has lost its other names".into()));
+            }
+            Ok(_) => return Err(StepError::Outside("another entry stands there".into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+        self.base.moves(ident.ino, Whereabouts::Base(existing.path.clone()));
+        Ok(mutate::unlink(self.seal, &spot)?)
+    }
+
+    /// Any name that an inode of the plan has right now.
+    fn any_name(&mut self, ident: &Ident) -> io::Result<Option<Spot>> {
+        let mut spots = Vec::new();
+        for step in &self.seal.plan().steps {
+            match step {
+                Step::Evacuate { from, slot, ident: i, .. } if i == ident => {
+                    spots.push(Ok(self.slot(*slot)));
+                    spots.push(Err(from.path.clone()));
+                }
+                Step::Place { to: at, ident: i, .. }
+                | Step::Link { to: at, ident: i, .. }
+                | Step::Unlink { existing: at, ident: i, .. }
+                | Step::SetMeta { at, ident: i, .. }
+                | Step::Rewrite { at, ident: i, .. }
+                    if i == ident =>
+                {
+                    spots.push(Err(at.path.clone()));
+                }
+                Step::Fetch { .. }
+                | Step::Evacuate { .. }
+                | Step::Place { .. }
+                | Step::Exchange { .. }
+                | Step::Link { .. }
+                | Step::Unlink { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => {}
+            }
+        }
+        for candidate in spots {
+            let spot = match candidate {
+                Ok(spot) => spot,
+                Err(path) => match self.spot(&path) {
+                    Ok(spot) => spot,
+                    Err(_) => continue,
+                },
+            };
+            if spot.holds(ident)? {
+                return Ok(Some(spot));
+            }
+        }
+        Ok(None)
+    }
+
     fn rewrite(&mut self, at: &Place, ident: &Ident, content: SlotId) -> Result<(), StepError> {
         let spot = self.spot(&at.path)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -447,13 +513,22 @@ impl Apply<'_> {
                 }
                 self.exchange(*slot, at, old, new)
             }
+            Step::Unlink { from, ident, .. } => {
+                let target = self.spot(&from.path)?;
+                if target.holds(ident)? {
+                    return Ok(());
+                }
+                match self.any_name(ident)? {
+                    Some(existing) => Ok(mutate::link(self.seal, &existing, &target)?),
+                    None => Err(StepError::Outside("the file to link is gone".into())),
+                }
+            }
             Step::Link { to, ident, existing } => {
                 let target = self.spot(&to.path)?;
                 if existing.path == to.path || !target.holds(ident)? {
                     return Ok(());
                 }
-                rustix::fs::unlinkat(&target.dir, &target.name, rustix::fs::AtFlags::empty())
-                    .map_err(|e| StepError::Io(e.into()))
+                Ok(mutate::unlink(self.seal, &target)?)
             }
             Step::Rewrite { at, ident, preimage, .. } => self.rewrite(at, ident, *preimage),
             Step::SetMeta { at, ident, before, .. } => match self.set_meta(at, ident, before) {
@@ -479,7 +554,9 @@ pub fn fingerprints(base: &Base, seal: &Sealed) -> io::Result<Vec<(Place, Finger
             Step::Place { to, ident, .. } | Step::Link { to, ident, .. } => (to, ident),
             Step::Exchange { at, new, .. } => (at, new),
             Step::Rewrite { at, ident, .. } | Step::SetMeta { at, ident, .. } => (at, ident),
-            Step::Fetch { .. } | Step::Evacuate { .. } | Step::Barrier => continue,
+            Step::Fetch { .. } | Step::Evacuate { .. } | Step::Unlink { .. } | Step::Barrier => {
+                continue;
+            }
         };
         if !seen.insert(at.path.clone()) {
             continue;

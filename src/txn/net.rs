@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
+use std::os::fd::AsFd;
 
 use txfs_journal::{Kind, Name, ObjId, Overrides, RelPath, SlotId, Timestamp};
 
@@ -96,6 +97,54 @@ pub fn names(delta: &Delta) -> BTreeMap<ObjId, Names> {
     all
 }
 
+/// Finds the names of touched files that have more of them than the transaction came across, by a walk
+/// over the base: what has all its names inside need not be rewritten in place.
+///
+/// With `homeless` only those are looked for that have no name left that is known. What cannot be
+/// listed holds no name that matters: the commit refuses what it cannot find.
+pub fn other_names(view: &View, st: &State, names: &mut BTreeMap<ObjId, Names>, homeless: bool) {
+    let mut wanted: HashMap<u64, ObjId> = HashMap::new();
+    for (obj, known) in names.iter() {
+        let Some(Origin::Base(bind)) = st.delta.objects.get(obj).map(|o| &o.origin) else {
+            continue;
+        };
+        let print = &bind.print;
+        if homeless && !(known.gained.is_empty() && known.kept.is_empty()) {
+            continue;
+        }
+        if print.ident.kind != Kind::Dir
+            && print.nlink as usize > known.lost.len() + known.kept.len()
+        {
+            wanted.insert(print.ident.ino, *obj);
+        }
+    }
+    let mut todo = if wanted.is_empty() { Vec::new() } else { vec![ObjId::ROOT] };
+    while let Some(dir) = todo.pop() {
+        let Ok(fd) = view.nodes.dir(dir) else { continue };
+        let Ok(entries) = crate::base::list(fd.as_fd()) else { continue };
+        for (bytes, ino, kind) in entries {
+            let Ok(name) = Name::new(&bytes) else { continue };
+            if dir == ObjId::ROOT && bytes == crate::view::state::STORE_NAME {
+                continue;
+            }
+            if kind == Kind::Dir {
+                match crate::base::stat_at(fd.as_fd(), &bytes) {
+                    Ok(stat) if stat.dev == view.nodes.base().dev() => {
+                        todo.push(view.nodes.met(dir, &name, &stat, None));
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+            } else if let Some(obj) = wanted.get(&ino)
+                && st.delta.name(dir, &name).is_none()
+                && let Some(known) = names.get_mut(obj)
+                && !known.kept.contains(&(dir, name.clone()))
+            {
+                known.kept.push((dir, name));
+            }
+        }
+    }
+}
+
 /// What of a base object the delta changed. A staged file that is equal to the base's in size and
 /// time was taken along for its open handles and is no change.
 ///
@@ -148,7 +197,9 @@ fn same_content(view: &View, st: &State, obj: ObjId, slot: SlotId) -> OpResult<b
 pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
     let mut paths = Paths::new(view, st);
     let mut out = Vec::new();
-    for (obj, names) in names(&st.delta) {
+    let mut all = names(&st.delta);
+    other_names(view, st, &mut all, true);
+    for (obj, names) in all {
         let Some(object) = st.delta.objects.get(&obj) else { continue };
         let kind = object.kind();
         let mut differs = differs(view, st, obj, object)?;

@@ -192,11 +192,13 @@ pub fn drifted(then: &Fingerprint, now: &Stat) -> Option<String> {
 /// # Errors
 /// If something cannot be made or copied; nothing has happened to the base then.
 pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prepared, Failure> {
-    let names = net::names(&st.delta);
+    let mut names = net::names(&st.delta);
+    net::other_names(view, st, &mut names, false);
     let whole = removed_whole(st, &names);
     let mut planner = Planner {
         view,
         st,
+        names: &names,
         paths: Paths::new(view, st),
         out: Prepared::default(),
         evacuate: HashMap::new(),
@@ -258,6 +260,7 @@ fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> HashSet<ObjId> {
 struct Planner<'a> {
     view: &'a View,
     st: &'a State,
+    names: &'a BTreeMap<ObjId, Names>,
     paths: Paths<'a>,
     out: Prepared,
     /// By the directory and the name that is evacuated.
@@ -358,11 +361,11 @@ impl Planner<'_> {
 
     /// A new object gets its first names.
     fn arrive(&mut self, obj: ObjId, object: &Object, names: &Names) -> Result<(), Failure> {
-        let path = self.view.view_path(self.st, obj).ok_or_else(|| lost_way(obj))?;
+        let (at, path) = self.home(obj, names)?;
         let meta = self.wanted_meta(obj).map_err(|e| io_at(&path, &e))?;
         let (slot, copied) = self.make_ready(obj, object, &path)?;
         let ident = self.finish_slot(slot, &meta).map_err(|e| io_at(&path, &e))?;
-        self.out.landed.insert(obj, Landed { ident, copied });
+        self.out.landed.insert(obj, Landed { ident, copied, at });
         self.put(&names.gained, slot, ident)?;
         if ident.kind == Kind::Dir {
             let at = Place { path: path.clone(), parent_ino: 0 };
@@ -457,6 +460,13 @@ impl Planner<'_> {
         .hint("txfs commit --wait 10, or --allow-open-writers to take it as it is"))
     }
 
+    /// A name that an object has in the end, and its path.
+    fn home(&mut self, obj: ObjId, names: &Names) -> Result<((ObjId, Name), RelPath), Failure> {
+        let at = names.kept.first().or(names.gained.first()).ok_or_else(|| lost_way(obj))?;
+        let path = self.paths.now(at.0).ok_or_else(|| lost_way(obj))?.join(&at.1);
+        Ok((at.clone(), path))
+    }
+
     /// Metadata that an object shall have in the base.
     fn wanted_meta(&self, obj: ObjId) -> io::Result<Meta> {
         let (attr, _) = self.view.attr(self.st, obj)?;
@@ -487,11 +497,11 @@ impl Planner<'_> {
         slot: SlotId,
         stat: &Stat,
     ) -> Result<(), Failure> {
-        let path = self.view.view_path(self.st, obj).ok_or_else(|| lost_way(obj))?;
+        let (at, path) = self.home(obj, names)?;
         let meta = self.wanted_meta(obj).map_err(|e| io_at(&path, &e))?;
         let (slot, copied) = self.landing_file(obj, slot, &path)?;
         let ident = self.finish_slot(slot, &meta).map_err(|e| io_at(&path, &e))?;
-        self.out.landed.insert(obj, Landed { ident, copied });
+        self.out.landed.insert(obj, Landed { ident, copied, at });
         let Origin::Base(bind) = &object.origin else { return Err(lost_way(obj)) };
         let old = bind.print.ident;
         for (dir, name) in &names.lost {
@@ -549,7 +559,7 @@ impl Planner<'_> {
         content: SlotId,
         stat: &Stat,
     ) -> Result<(), Failure> {
-        let path = self.view.view_path(self.st, obj).ok_or_else(|| lost_way(obj))?;
+        let (home, path) = self.home(obj, names)?;
         let fail = |e: io::Error| io_at(&path, &e);
         let file =
             self.view.base_file(self.st, obj).map_err(|e| op_failed("open a base file", e))?;
@@ -563,7 +573,7 @@ impl Planner<'_> {
         let ident = stat.ident;
         self.move_itself(obj, names, ident)?;
         let (dir, name) =
-            names.gained.first().or(names.kept.first()).ok_or_else(|| lost_way(obj))?;
+            names.kept.first().or(names.gained.first()).ok_or_else(|| lost_way(obj))?;
         let at = self.new_place(*dir, name)?;
         let before = self.meta_now(obj, stat, true).map_err(fail)?;
         let after = self.wanted_meta(obj).map_err(fail)?;
@@ -571,7 +581,7 @@ impl Planner<'_> {
         self.meta.insert(at.path.clone(), Step::SetMeta { at, ident, before, after });
         let copied = self.view.handles.open_file(obj).is_some_and(|f| f.is_passthrough())
             || object.content.is_some_and(|s| s != content);
-        self.out.landed.insert(obj, Landed { ident, copied });
+        self.out.landed.insert(obj, Landed { ident, copied, at: home });
         Ok(())
     }
 
@@ -598,11 +608,12 @@ impl Planner<'_> {
     ) -> Result<(), Failure> {
         self.move_itself(obj, names, stat.ident)?;
         if !names.gained.is_empty() {
-            self.out.landed.insert(obj, Landed { ident: stat.ident, copied: false });
+            let (at, _) = self.home(obj, names)?;
+            self.out.landed.insert(obj, Landed { ident: stat.ident, copied: false, at });
         }
         if meta {
             let (dir, name) =
-                names.gained.first().or(names.kept.first()).ok_or_else(|| lost_way(obj))?;
+                names.kept.first().or(names.gained.first()).ok_or_else(|| lost_way(obj))?;
             let at = self.new_place(*dir, name)?;
             let with_xattrs = !object.xattrs.is_empty();
             let fail = |e: io::Error| io_at(&at.path, &e);
@@ -617,26 +628,28 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// An inode of the base keeps at least one name. Names that it loses besides the one it moves from are
+    /// unlinked: in a slot they would still count.
     fn move_itself(&mut self, obj: ObjId, names: &Names, ident: Ident) -> Result<(), Failure> {
-        let mut slots = Vec::new();
-        for (dir, name) in &names.lost {
-            slots.extend(self.push_evacuation(*dir, name, ident)?);
+        let (existing, lost, gained) =
+            match (names.kept.first(), &names.gained[..], &names.lost[..]) {
+                (Some((dir, name)), gained, lost) => (self.new_place(*dir, name)?, lost, gained),
+                (None, [(dir, name), gained @ ..], [(from_dir, from_name), lost @ ..]) => {
+                    let to = self.new_place(*dir, name)?;
+                    if let Some(slot) = self.push_evacuation(*from_dir, from_name, ident)? {
+                        self.place.push(Step::Place { slot, to: to.clone(), ident });
+                    }
+                    (to, lost, gained)
+                }
+                (None, [], []) => return Ok(()),
+                (None, ..) => return Err(lost_way(obj)),
+            };
+        for (dir, name) in lost {
+            let from = self.old_place(*dir, name)?;
+            let step = Step::Unlink { from, existing: existing.clone(), ident };
+            self.evacuate.insert((*dir, name.clone()), step);
         }
-        match (slots.first(), names.kept.first()) {
-            (Some(slot), _) if !names.gained.is_empty() => {
-                let (dir, name) = &names.gained[0];
-                let to = self.new_place(*dir, name)?;
-                self.place.push(Step::Place { slot: *slot, to: to.clone(), ident });
-                self.link_names(&to, &names.gained[1..], ident)
-            }
-            (None, Some((dir, name))) => {
-                let existing = self.new_place(*dir, name)?;
-                self.link_names(&existing, &names.gained, ident)
-            }
-            (Some(_), _) => Ok(()),
-            (None, None) if names.gained.is_empty() => Ok(()),
-            (None, None) => Err(lost_way(obj)),
-        }
+        self.link_names(&existing, gained, ident)
     }
 
     /// Brings the inode that a slot holds under its new names.
@@ -657,10 +670,11 @@ impl Planner<'_> {
         self.link_names(&to, rest, ident)
     }
 
-    /// Whether an object has no names but the one it loses.
+    /// Whether an object is no directory and keeps no name.
     fn only_leaves(&self, obj: ObjId) -> bool {
-        let Some(object) = self.st.delta.objects.get(&obj) else { return false };
-        object.kind() != Kind::Dir && object.names.is_empty()
+        let stays = self.names.get(&obj).is_none_or(|n| !n.gained.is_empty() || !n.kept.is_empty());
+        let is_dir = self.st.delta.objects.get(&obj).is_none_or(|o| o.kind() == Kind::Dir);
+        !stays && !is_dir
     }
 
     fn link_names(
@@ -693,7 +707,7 @@ impl Planner<'_> {
         let mut touched: BTreeSet<ObjId> = self.st.delta.dirs.keys().copied().collect();
         touched.extend(&self.exchanged_in);
         for dir in touched {
-            let is_base = self.st.delta.objects.get(&dir).is_some_and(|o| !o.is_new());
+            let is_base = self.st.delta.objects.get(&dir).is_none_or(|o| !o.is_new());
             if dir == ObjId::ROOT || !is_base {
                 continue;
             }

@@ -227,6 +227,7 @@ impl Workspace {
                 | Step::Fetch { .. }
                 | Step::Exchange { .. }
                 | Step::Link { .. }
+                | Step::Unlink { .. }
                 | Step::Rewrite { .. }
                 | Step::SetMeta { .. }
                 | Step::Barrier => {}
@@ -248,6 +249,7 @@ impl Workspace {
                 | Step::Place { .. }
                 | Step::Fetch { .. }
                 | Step::Link { .. }
+                | Step::Unlink { .. }
                 | Step::SetMeta { .. }
                 | Step::Barrier => continue,
             };
@@ -625,6 +627,9 @@ fn generation_lines(record: &GenerationRecord) -> Vec<ChangeLine> {
             Step::Exchange { at, new, .. } => {
                 placed.push(new.ino);
                 lines.push(line(ChangeKind::Modified, &at.path, None, new.kind));
+            }
+            Step::Unlink { from, ident, .. } => {
+                lines.push(line(ChangeKind::Deleted, &from.path, None, ident.kind));
             }
             Step::Link { to, ident, .. } => {
                 lines.push(line(ChangeKind::Added, &to.path, None, ident.kind))

@@ -72,8 +72,11 @@ impl Held {
                     self.take_older(new, (generation, *slot));
                     self.older.entry(old.ino).or_default().push((generation, *slot));
                 }
-                Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {
-                }
+                Step::Link { .. }
+                | Step::Unlink { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => {}
             }
         }
     }
@@ -115,6 +118,7 @@ impl Held {
                 }
                 Step::Fetch { .. }
                 | Step::Link { .. }
+                | Step::Unlink { .. }
                 | Step::Rewrite { .. }
                 | Step::SetMeta { .. }
                 | Step::Barrier => {}
@@ -189,6 +193,7 @@ impl<'a> Inverter<'a> {
                 }
                 Step::Fetch { .. }
                 | Step::Link { .. }
+                | Step::Unlink { .. }
                 | Step::Rewrite { .. }
                 | Step::SetMeta { .. }
                 | Step::Barrier => {}
@@ -219,8 +224,8 @@ impl<'a> Inverter<'a> {
         held: &mut Held,
         known: &HashMap<u64, Fingerprint>,
     ) -> Result<Vec<Step>, Failure> {
-        let (mut fetch, mut evacuate, mut place, mut meta) =
-            (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut fetch, mut evacuate, mut place) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut link, mut meta) = (Vec::new(), BTreeMap::new());
         let mut slot_of: HashMap<SlotId, SlotId> = HashMap::new();
         for step in self.segment {
             match step {
@@ -230,11 +235,12 @@ impl<'a> Inverter<'a> {
                     slot_of.insert(*slot, new);
                     evacuate.push(self.leave(to, new, ident, known));
                 }
-                Step::Link { to, ident, .. } => {
-                    let slot = self.staging.next_slot();
-                    evacuate.push(self.leave(to, slot, ident, known));
+                Step::Link { existing, to, ident } => {
+                    let existing = self.before(existing);
+                    evacuate.push(Step::Unlink { from: to.clone(), existing, ident: *ident });
                 }
                 Step::Evacuate { .. }
+                | Step::Unlink { .. }
                 | Step::Exchange { .. }
                 | Step::Rewrite { .. }
                 | Step::SetMeta { .. } => {}
@@ -290,13 +296,19 @@ impl<'a> Inverter<'a> {
                         );
                     }
                 }
+                Step::Unlink { from, existing, ident } => {
+                    let existing = self.before(existing);
+                    link.push(Step::Link { existing, to: from.clone(), ident: *ident });
+                }
                 Step::Fetch { .. } | Step::Place { .. } | Step::Link { .. } | Step::Barrier => {}
             }
         }
-        order(&mut evacuate, &mut place, &mut []);
+        link_to_what_is_placed(&place, &mut link);
+        order(&mut evacuate, &mut place, &mut link);
         let mut out = fetch;
         out.append(&mut evacuate);
         out.append(&mut place);
+        out.append(&mut link);
         out.extend(meta.into_values().rev());
         held.learn(&out);
         Ok(out)
@@ -388,6 +400,33 @@ impl<'a> Inverter<'a> {
     }
 }
 
+/// An inode that comes back by a step of its own is linked from there: its path inside what the
+/// generation made says nothing about the tree before.
+fn link_to_what_is_placed(place: &[Step], link: &mut [Step]) {
+    let mut placed: HashMap<u64, &Place> = HashMap::new();
+    for step in place {
+        match step {
+            Step::Place { to: at, ident, .. } | Step::Exchange { at, new: ident, .. } => {
+                placed.insert(ident.ino, at);
+            }
+            Step::Fetch { .. }
+            | Step::Evacuate { .. }
+            | Step::Link { .. }
+            | Step::Unlink { .. }
+            | Step::Rewrite { .. }
+            | Step::SetMeta { .. }
+            | Step::Barrier => {}
+        }
+    }
+    for step in link {
+        if let Step::Link { existing, ident, .. } = step
+            && let Some(at) = placed.get(&ident.ino)
+        {
+            *existing = (*at).clone();
+        }
+    }
+}
+
 /// Every name and inode that a generation touched.
 #[must_use]
 pub fn touched(record: &GenerationRecord) -> (BTreeSet<RelPath>, HashSet<u64>) {
@@ -397,6 +436,7 @@ pub fn touched(record: &GenerationRecord) -> (BTreeSet<RelPath>, HashSet<u64>) {
             Step::Evacuate { from: at, ident, .. }
             | Step::Place { to: at, ident, .. }
             | Step::Link { to: at, ident, .. }
+            | Step::Unlink { from: at, ident, .. }
             | Step::Rewrite { at, ident, .. } => {
                 paths.insert(at.path.clone());
                 inodes.insert(ident.ino);
@@ -499,9 +539,13 @@ pub fn drift(
                     placed_dirs.insert(to.path.clone());
                 }
             }
+            Step::Exchange { at, new, .. } if new.kind == Kind::Dir => {
+                placed_dirs.insert(at.path.clone());
+            }
             Step::Fetch { .. }
             | Step::Exchange { .. }
             | Step::Link { .. }
+            | Step::Unlink { .. }
             | Step::Rewrite { .. }
             | Step::SetMeta { .. }
             | Step::Barrier => {}
@@ -535,6 +579,11 @@ pub fn drift(
             Step::Place { to, .. } => {
                 if !below_placed && !check.leaving.contains(&to.path) && seen.insert(path) {
                     check.free(&to.path);
+                }
+            }
+            Step::Unlink { from, ident, .. } => {
+                if !below_placed && seen.insert(path) {
+                    check.occupied(from, ident, known, false)?;
                 }
             }
             Step::SetMeta { .. } | Step::Link { .. } | Step::Fetch { .. } | Step::Barrier => {}

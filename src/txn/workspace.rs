@@ -43,6 +43,15 @@ pub struct Workspace {
     pub(super) store: Arc<Store>,
     /// Held by whoever makes the next generation.
     pub(super) gate: Mutex<()>,
+    /// The thread that empties the trash.
+    sweeper: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Drop for Workspace {
+    /// Whoever opens the workspace next finds nobody at work in it.
+    fn drop(&mut self) {
+        self.wait_for_sweeper();
+    }
 }
 
 /// The journal's failure as one of the command.
@@ -160,6 +169,7 @@ impl Workspace {
             journal,
             txns: Mutex::default(),
             gate: Mutex::new(()),
+            sweeper: Mutex::new(None),
         };
         workspace.recover()?;
         Ok(workspace)
@@ -225,6 +235,7 @@ impl Workspace {
     }
 
     pub(super) fn empty_trash_later(&self) {
+        self.wait_for_sweeper();
         let store = Arc::clone(&self.store);
         let started = std::thread::Builder::new().name("trash".into()).spawn(move || {
             if let Err(e) = store.empty_trash() {
@@ -232,8 +243,18 @@ impl Workspace {
                 log::warn!("the trash of the store: {e}");
             }
         });
-        if let Err(e) = started {
-            log::warn!("the trash of the store stays: {e}");
+        match started {
+            Ok(thread) => {
+                *self.sweeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+            }
+            Err(e) => log::warn!("the trash of the store stays: {e}"),
+        }
+    }
+
+    fn wait_for_sweeper(&self) {
+        let thread = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|t| t.join().is_err()) {
+            log::error!("the thread that empties the trash panicked");
         }
     }
 
@@ -437,6 +458,9 @@ impl Workspace {
                 self.base.moves(old.ino, Whereabouts::Slot(generation, *slot));
                 self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
             }
+            Step::Unlink { existing, ident, .. } => {
+                self.base.moves(ident.ino, Whereabouts::Base(existing.path.clone()));
+            }
             Step::Link { .. } | Step::Rewrite { .. } | Step::SetMeta { .. } | Step::Barrier => {}
         }
     }
@@ -501,7 +525,6 @@ impl Workspace {
     ) -> Result<GenerationRecord, Failure> {
         self.store.sync().map_err(|e| io_failed("make the staged content durable", &e))?;
         failpoint("commit.synced");
-        if std::env::var_os("DBGPLAN").is_some() { for s in &plan.steps { eprintln!("STEP {s:?}"); } eprintln!("END"); }
         let sealed = self.journal.seal(plan).map_err(|e| journal_failed(&e))?;
         failpoint(point);
         self.carry_out(sealed, entries)
@@ -636,6 +659,7 @@ fn count_entries(steps: &[Step]) -> u64 {
         | Step::Place { .. }
         | Step::Exchange { .. }
         | Step::Link { .. }
+        | Step::Unlink { .. }
         | Step::Rewrite { .. } => true,
         Step::Fetch { .. } | Step::SetMeta { .. } | Step::Barrier => false,
     };

@@ -40,12 +40,14 @@ pub struct Fresh {
 }
 
 /// How an object landed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Landed {
     /// Its inode in the base.
     pub ident: Ident,
     /// The base got a copy; the staged file is still in use.
     pub copied: bool,
+    /// A directory that holds it, and its name there.
+    pub at: (ObjId, Name),
 }
 
 impl View {
@@ -138,9 +140,8 @@ impl Cut<'_> {
         let forget = self.everything_touched(&HashSet::new());
         let open: HashMap<ObjId, Arc<OpenFile>> = view.handles.open_files().into_iter().collect();
         for (obj, how) in landed {
-            if let Some((parent, name)) = view.view_place(&self.st, *obj) {
-                view.nodes.land(*obj, parent, &name, how.ident);
-            }
+            let (parent, name) = &how.at;
+            view.nodes.land(*obj, *parent, name, how.ident);
         }
         let old = self.go_on(fresh);
         let in_use: Vec<_> =

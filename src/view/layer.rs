@@ -47,6 +47,7 @@ impl Layer {
         match step {
             Step::Fetch { .. } | Step::Barrier => {}
             Step::Evacuate { from, slot, ident, .. } => self.was(from, Some((*ident, Some(*slot)))),
+            Step::Unlink { from, ident, .. } => self.was(from, Some((*ident, None))),
             Step::Exchange { slot, at, old, .. } => self.was(at, Some((*old, Some(*slot)))),
             // A place that was evacuated first keeps what it held.
             Step::Place { to, .. } | Step::Link { to, .. } => self.was(to, None),
