@@ -31,6 +31,9 @@ pub struct Node {
     children: u32,
     /// Lookups that the kernel has not given back.
     lookups: u64,
+    /// Its number is not the inode's, and programs have seen it: it is kept for the life of the
+    /// view, so that the object keeps its `st_ino`.
+    renumbered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +95,7 @@ impl Nodes {
                 slot: None,
                 children: 1,
                 lookups: 1,
+                renumbered: false,
             };
             table.nodes.insert(ObjId::ROOT, node);
             table.by_inode.insert((stat.dev, stat.ident.ino), ObjId::ROOT);
@@ -194,7 +198,18 @@ impl Nodes {
         dev: u64,
         slot: Option<(Generation, SlotId)>,
     ) {
-        let node = Node { ident, dev, parent, name: name.clone(), slot, children: 0, lookups: 0 };
+        let could_have = dev == self.base.dev() && ident.ino < ObjId::FIRST_NEW.0;
+        let renumbered = could_have && obj.0 != ident.ino;
+        let node = Node {
+            ident,
+            dev,
+            parent,
+            name: name.clone(),
+            slot,
+            children: 0,
+            lookups: 0,
+            renumbered,
+        };
         table.nodes.insert(obj, node);
         table.by_inode.insert((dev, ident.ino), obj);
         if let Some(parent) = table.nodes.get_mut(&parent) {
@@ -205,7 +220,8 @@ impl Nodes {
     /// Drops a number altogether: the object stands for another number from now on.
     pub fn retire(&self, obj: ObjId) {
         let mut table = self.lock();
-        if let Some(node) = table.nodes.get(&obj) {
+        if let Some(node) = table.nodes.get_mut(&obj) {
+            node.renumbered = false;
             let inode = (node.dev, node.ident.ino);
             if table.by_inode.get(&inode) == Some(&obj) {
                 table.by_inode.remove(&inode);
@@ -224,6 +240,7 @@ impl Nodes {
         };
         let old_inode = (node.dev, node.ident.ino);
         node.ident = ident;
+        node.renumbered = obj.0 != ident.ino;
         if table.by_inode.get(&old_inode) == Some(&obj) {
             table.by_inode.remove(&old_inode);
         }
@@ -264,7 +281,8 @@ impl Nodes {
         }
         let mut at = obj;
         while let Some(node) = table.nodes.get(&at) {
-            if node.lookups > 0 || node.children > 0 || at == ObjId::ROOT || needed(at) {
+            let in_use = node.lookups > 0 || node.children > 0 || node.renumbered;
+            if in_use || at == ObjId::ROOT || needed(at) {
                 return;
             }
             let (inode, parent) = ((node.dev, node.ident.ino), node.parent);
