@@ -2,7 +2,13 @@
 //! from the journal; then abort, or commit and undo, on the real directory. Needs neither FUSE nor
 //! root. `TXFS_MODEL_CASES` sets the number of sequences.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    clippy::wildcard_enum_match_arm,
+    missing_docs
+)]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -581,7 +587,7 @@ fn run(ops: &[Op]) {
             (path, (mtime.secs, i64::from(mtime.nanos)))
         })
         .collect();
-    if ops.len() % 4 == 0 {
+    if ops.len().is_multiple_of(4) {
         ws.abort("main", uid).unwrap();
         disk_is("the base after abort", &before, &times_before);
         same("the view after abort", ops, &before, &tree_of_view(&view));

@@ -215,7 +215,7 @@ fn get_bytes<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
     r.take(len)
 }
 
-/// Byte strings; lists of other types go through [`put_list`].
+/// Byte strings; lists of other types go through `put_list`.
 impl Wire for Vec<u8> {
     fn put(&self, out: &mut Vec<u8>) {
         put_bytes(self, out);

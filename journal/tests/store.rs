@@ -146,7 +146,7 @@ fn every_damaged_value_is_an_error_with_its_place() {
             raw.insert(&key, bad).unwrap();
             drop(raw);
             let found = Journal::open(&db)
-                .map_or_else(|e| vec![e], |j| j.check().map_or_else(|e| vec![e], |found| found));
+                .map_or_else(|e| vec![e], |j| j.check().unwrap_or_else(|e| vec![e]));
             assert!(!found.is_empty(), "byte {at} of {key:?} went unnoticed");
             sled::open(&db).unwrap().insert(&key, good).unwrap();
         }

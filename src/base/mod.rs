@@ -153,6 +153,12 @@ impl Base {
         sys::open_handle(self.root.as_fd(), handle, libc::O_PATH).ok()
     }
 
+    /// The handle of an open object, where it could be opened again by it.
+    #[must_use]
+    pub fn handle_of(&self, fd: BorrowedFd<'_>) -> Option<Box<[u8]>> {
+        if self.handles { sys::file_handle(fd, b"").ok().map(Vec::into_boxed_slice) } else { None }
+    }
+
     /// Opens a path of several components as `O_PATH`, beneath the root, without links and mounts.
     ///
     /// # Errors

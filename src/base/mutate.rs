@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use txfs_journal::{Ident, Kind, Meta, Name, RelPath, Sealed};
 
-use super::{Base, open_beneath, open_child, proc_path, reopen, stat_at, stat_fd, xattr};
+use super::{Base, Stat, open_beneath, open_child, proc_path, reopen, stat_at, stat_fd, xattr};
 use crate::view::staging;
 
 /// A directory and a name in it.
@@ -167,8 +167,12 @@ pub fn rewrite(_seal: &Sealed, at: &Spot, ident: &Ident, content: &File) -> io::
 /// # Errors
 /// `ESTALE` if another inode is there; those of the calls. It may be called again after any of them.
 pub fn set_meta(_seal: &Sealed, at: &Spot, ident: &Ident, meta: &Meta) -> io::Result<()> {
-    let fd = at.open(ident)?;
-    put_meta(fd.as_fd(), ident.kind, meta)
+    let fd = open_child(at.dir.as_fd(), &at.name)?;
+    let stat = stat_fd(fd.as_fd())?;
+    if stat.ident != *ident {
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    put_meta(fd.as_fd(), &stat, meta)
 }
 
 /// The same for the base's root, which is nobody's entry.
@@ -176,16 +180,15 @@ pub fn set_meta(_seal: &Sealed, at: &Spot, ident: &Ident, meta: &Meta) -> io::Re
 /// # Errors
 /// As [`set_meta`].
 pub fn set_root_meta(_seal: &Sealed, base: &Base, meta: &Meta) -> io::Result<()> {
-    put_meta(base.root(), Kind::Dir, meta)
+    put_meta(base.root(), &stat_fd(base.root())?, meta)
 }
 
-/// Sets everything on the object behind an fd, in the order in which nothing undoes what came
+/// Sets everything on the object behind an fd, which `stat` describes, in the order in which nothing undoes what came
 /// before: a change of owner clears set-user-id and capabilities, and times come last.
 ///
 /// # Errors
 /// Those of the calls.
-pub fn put_meta(fd: BorrowedFd<'_>, kind: Kind, meta: &Meta) -> io::Result<()> {
-    let stat = stat_fd(fd)?;
+pub fn put_meta(fd: BorrowedFd<'_>, stat: &Stat, meta: &Meta) -> io::Result<()> {
     let path = proc_path(fd);
     if (stat.uid, stat.gid) != (meta.uid, meta.gid) {
         let uid = (stat.uid != meta.uid).then(|| rustix::fs::Uid::from_raw(meta.uid));
@@ -195,7 +198,7 @@ pub fn put_meta(fd: BorrowedFd<'_>, kind: Kind, meta: &Meta) -> io::Result<()> {
     if let Some(xattrs) = &meta.xattrs {
         xattr::make(fd, xattrs)?;
     }
-    if kind != Kind::Symlink {
+    if stat.ident.kind != Kind::Symlink {
         // Setting an access list changes the mode, so this is after it and unconditional.
         rustix::fs::chmod(&path, Mode::from_bits_retain(meta.mode))?;
     }

@@ -56,6 +56,35 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(all.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
+/// All attributes of a name in a directory, itself if it is a link, without opening it.
+///
+/// # Errors
+/// Those of lgetxattr(2).
+pub fn all_at(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Xattrs> {
+    if name.is_empty() {
+        return all(dir);
+    }
+    let mut path = proc_path(dir).into_bytes();
+    path.push(b'/');
+    path.extend_from_slice(name);
+    let path = c(&path)?;
+    let names = match sized(|buf| rustix::fs::llistxattr(path.as_c_str(), buf)) {
+        Ok(names) => names,
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Xattrs::new()),
+        Err(e) => return Err(e),
+    };
+    let mut out = Xattrs::new();
+    for name in names.split(|&b| b == 0).filter(|n| !n.is_empty()) {
+        let attribute = c(name)?;
+        match sized(|buf| rustix::fs::lgetxattr(path.as_c_str(), attribute.as_c_str(), buf)) {
+            Ok(value) => drop(out.insert(name.to_vec(), value)),
+            Err(e) if e.raw_os_error() == Some(libc::ENODATA) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(out)
+}
+
 /// All attributes that can be read.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ pub fn c(name: &[u8]) -> String {
 pub fn prefixed(prefix: &str, name: &[u8]) -> String {
     let plain = |b: &u8| (0x20..0x7f).contains(b) && *b != b'"' && *b != b'\\';
     if name.iter().all(plain) {
-        return format!("{prefix}{}", name.escape_ascii());
+        return prefix.chars().chain(name.iter().map(|&b| char::from(b))).collect();
     }
     let mut out = format!("\"{prefix}");
     for &b in name {

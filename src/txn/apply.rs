@@ -435,10 +435,12 @@ impl Apply<'_> {
             return Ok(mutate::set_root_meta(self.seal, self.base, meta)?);
         }
         let spot = self.spot(&at.path)?;
-        if !spot.holds(ident)? {
-            return Err(StepError::Outside("another entry stands there".into()));
+        match mutate::set_meta(self.seal, &spot, ident, meta) {
+            Err(e) if e.raw_os_error() == Some(libc::ESTALE) => {
+                Err(StepError::Outside("another entry stands there".into()))
+            }
+            other => Ok(other?),
         }
-        Ok(mutate::set_meta(self.seal, &spot, ident, meta)?)
     }
 }
 

@@ -483,9 +483,9 @@ impl Planner<'_> {
 
     fn finish_slot(&self, slot: SlotId, meta: &Meta) -> io::Result<Ident> {
         let fd = open_child(self.st.staging.dir(), slot.to_string().as_bytes())?;
-        let ident = base::stat_fd(fd.as_fd())?.ident;
-        put_meta(fd.as_fd(), ident.kind, meta)?;
-        Ok(ident)
+        let stat = base::stat_fd(fd.as_fd())?;
+        put_meta(fd.as_fd(), &stat, meta)?;
+        Ok(stat.ident)
     }
 
     /// A base file got new content, and all its names are known: the new inode goes under all of them.

@@ -239,6 +239,10 @@ impl<'a> Inverter<'a> {
                     let existing = self.before(existing);
                     evacuate.push(Step::Unlink { from: to.clone(), existing, ident: *ident });
                 }
+                // What goes may be a directory, whose time has to be kept: an evacuation does that.
+                Step::Exchange { at, new, .. } if new.kind == Kind::Dir => {
+                    evacuate.push(self.leave(at, self.staging.next_slot(), new, known));
+                }
                 Step::Evacuate { .. }
                 | Step::Unlink { .. }
                 | Step::Exchange { .. }
@@ -260,12 +264,11 @@ impl<'a> Inverter<'a> {
                     place.push(Step::Place { slot: source, to: from.clone(), ident: *ident });
                 }
                 Step::Exchange { slot, at, new, old } => {
-                    let source = self.fetch(&mut fetch, held, *slot, old);
-                    place.push(Step::Exchange {
-                        slot: source,
-                        at: self.before(at),
-                        new: *old,
-                        old: *new,
+                    let (slot, at) = (self.fetch(&mut fetch, held, *slot, old), self.before(at));
+                    place.push(if new.kind == Kind::Dir {
+                        Step::Place { slot, to: at, ident: *old }
+                    } else {
+                        Step::Exchange { slot, at, new: *old, old: *new }
                     });
                 }
                 Step::Rewrite { at, ident, preimage, .. } => {

@@ -547,10 +547,16 @@ impl Workspace {
         record.history_bytes = self.store.slot_bytes(&record.plan);
         self.journal.publish(sealed, &record).map_err(|e| journal_failed(&e))?;
         failpoint("commit.published");
+        let mut fetched_from: Vec<Generation> = Vec::new();
         for step in &record.plan.steps {
-            if let Step::Fetch { from, .. } = step {
-                self.refresh_history_bytes(*from);
+            if let Step::Fetch { from, .. } = step
+                && !fetched_from.contains(from)
+            {
+                fetched_from.push(*from);
             }
+        }
+        for generation in fetched_from {
+            self.refresh_history_bytes(generation);
         }
         Ok(record)
     }

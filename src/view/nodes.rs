@@ -11,8 +11,10 @@ use txfs_journal::{Generation, Ident, Kind, Name, ObjId, SlotId};
 use super::api::OpResult;
 use crate::base::{self, Base, SharedFd, Stat, Whereabouts};
 
-/// Directory fds kept open.
+/// Directory fds kept open at most; fewer where few descriptors are allowed.
 const CACHED_DIRS: usize = 2048;
+/// One part in this many of the allowed descriptors may be cached directories.
+const CACHED_PART: u64 = 4;
 
 /// A base object: which inode, and where it was met.
 #[derive(Clone, Debug)]
@@ -27,13 +29,13 @@ pub struct Node {
     pub name: Name,
     /// A later generation displaced it to here.
     pub slot: Option<(Generation, SlotId)>,
+    /// Of a directory that was opened: its handle, where handles can be opened. It leads to the
+    /// directory wherever somebody outside moves it.
+    handle: Option<Box<[u8]>>,
     /// Nodes whose `parent` this is.
     children: u32,
     /// Lookups that the kernel has not given back.
     lookups: u64,
-    /// Its number is not the inode's, and programs have seen it: it is kept for the life of the
-    /// view, so that the object keeps its `st_ino`.
-    renumbered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +45,9 @@ struct Table {
     /// Lookups of objects that are no base objects.
     lookups: HashMap<ObjId, u64>,
     dirs: HashMap<ObjId, SharedFd>,
+    /// Numbers that objects had before a commit gave them another inode: they keep them for as long as
+    /// the view lives, also when the kernel forgets them in between.
+    landed: HashMap<Ident, ObjId>,
     next_new: u64,
 }
 
@@ -52,6 +57,7 @@ pub struct Nodes {
     base: Arc<Base>,
     history: Arc<OwnedFd>,
     root: SharedFd,
+    cached_dirs: usize,
     table: Mutex<Table>,
 }
 
@@ -81,8 +87,11 @@ impl Nodes {
     /// If the root cannot be opened.
     pub fn new(base: Arc<Base>, history: Arc<OwnedFd>) -> std::io::Result<Nodes> {
         let root = Arc::new(base.root().try_clone_to_owned()?);
+        let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let part = allowed.map_or(CACHED_DIRS as u64, |n| n / CACHED_PART);
+        let cached_dirs = usize::try_from(part).unwrap_or(CACHED_DIRS).clamp(8, CACHED_DIRS);
         let stat = *base.root_stat();
-        let nodes = Nodes { base, history, root, table: Mutex::default() };
+        let nodes = Nodes { base, history, root, cached_dirs, table: Mutex::default() };
         {
             let mut table = nodes.lock();
             table.next_new = ObjId::FIRST_NEW.0;
@@ -93,9 +102,9 @@ impl Nodes {
                 parent: ObjId::ROOT,
                 name,
                 slot: None,
+                handle: None,
                 children: 1,
                 lookups: 1,
-                renumbered: false,
             };
             table.nodes.insert(ObjId::ROOT, node);
             table.by_inode.insert((stat.dev, stat.ident.ino), ObjId::ROOT);
@@ -151,6 +160,13 @@ impl Nodes {
         {
             return obj;
         }
+        if stat.dev == self.base.dev()
+            && let Some(&obj) = table.landed.get(&stat.ident)
+            && !table.nodes.contains_key(&obj)
+        {
+            self.insert(&mut table, obj, parent, name, stat.ident, stat.dev, slot);
+            return obj;
+        }
         let proposed = ObjId(stat.ident.ino);
         let free = proposed != ObjId::ROOT
             && proposed.0 < ObjId::FIRST_NEW.0
@@ -198,17 +214,15 @@ impl Nodes {
         dev: u64,
         slot: Option<(Generation, SlotId)>,
     ) {
-        let could_have = dev == self.base.dev() && ident.ino < ObjId::FIRST_NEW.0;
-        let renumbered = could_have && obj.0 != ident.ino;
         let node = Node {
             ident,
             dev,
             parent,
             name: name.clone(),
             slot,
+            handle: None,
             children: 0,
             lookups: 0,
-            renumbered,
         };
         table.nodes.insert(obj, node);
         table.by_inode.insert((dev, ident.ino), obj);
@@ -220,8 +234,8 @@ impl Nodes {
     /// Drops a number altogether: the object stands for another number from now on.
     pub fn retire(&self, obj: ObjId) {
         let mut table = self.lock();
-        if let Some(node) = table.nodes.get_mut(&obj) {
-            node.renumbered = false;
+        table.landed.retain(|_, landed| *landed != obj);
+        if let Some(node) = table.nodes.get(&obj) {
             let inode = (node.dev, node.ident.ino);
             if table.by_inode.get(&inode) == Some(&obj) {
                 table.by_inode.remove(&inode);
@@ -234,13 +248,15 @@ impl Nodes {
     pub fn land(&self, obj: ObjId, parent: ObjId, name: &Name, ident: Ident) {
         let mut table = self.lock();
         let dev = self.base.dev();
+        if obj.0 != ident.ino {
+            table.landed.insert(ident, obj);
+        }
         let Some(node) = table.nodes.get_mut(&obj) else {
             drop(table);
             return self.bind(obj, parent, name, ident, None);
         };
         let old_inode = (node.dev, node.ident.ino);
         node.ident = ident;
-        node.renumbered = obj.0 != ident.ino;
         if table.by_inode.get(&old_inode) == Some(&obj) {
             table.by_inode.remove(&old_inode);
         }
@@ -281,8 +297,7 @@ impl Nodes {
         }
         let mut at = obj;
         while let Some(node) = table.nodes.get(&at) {
-            let in_use = node.lookups > 0 || node.children > 0 || node.renumbered;
-            if in_use || at == ObjId::ROOT || needed(at) {
+            if node.lookups > 0 || node.children > 0 || at == ObjId::ROOT || needed(at) {
                 return;
             }
             let (inode, parent) = ((node.dev, node.ident.ino), node.parent);
@@ -320,13 +335,26 @@ impl Nodes {
         if let Some(fd) = self.lock().dirs.get(&obj) {
             return Ok(Arc::clone(fd));
         }
-        let fd = Arc::new(self.open(obj)?);
+        let known = self.get(obj).and_then(|n| Some((n.handle?, n.ident)));
+        let by_handle = known.and_then(|(handle, ident)| {
+            let fd = self.base.by_handle(&handle)?;
+            let found = base::stat_fd(fd.as_fd()).is_ok_and(|s| s.ident == ident);
+            found.then_some(fd)
+        });
+        let fd = match by_handle {
+            Some(fd) => Arc::new(fd),
+            None => Arc::new(self.open(obj)?),
+        };
+        let handle = self.base.handle_of(fd.as_fd());
         let mut table = self.lock();
+        if let Some(node) = table.nodes.get_mut(&obj) {
+            node.handle = handle;
+        }
         // An fd kept open would keep another file system from being unmounted.
         if table.nodes.get(&obj).is_none_or(|n| n.dev != self.base.dev()) {
             return Ok(fd);
         }
-        if table.dirs.len() >= CACHED_DIRS {
+        if table.dirs.len() >= self.cached_dirs {
             table.dirs.clear();
         }
         table.dirs.insert(obj, Arc::clone(&fd));

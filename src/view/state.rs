@@ -407,7 +407,10 @@ impl View {
             Some((_, Before { meta: Some(meta), .. })) if meta.xattrs.is_some() => {
                 Ok(meta.xattrs.clone().unwrap_or_default())
             }
-            _ => xattr::all(self.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e)),
+            _ => {
+                let found = self.nodes.locate(obj)?;
+                xattr::all_at(found.dir.as_fd(), &found.name).map_err(|e| errno(&e))
+            }
         }
     }
 

@@ -236,3 +236,40 @@ fn history_has_its_limits() {
     work.txfs(["undo"]).ok();
     assert_eq!(work.sh("cat a").out, "68\n");
 }
+
+#[test]
+fn few_descriptors_are_enough() {
+    let work = Work::new();
+    work.sh("for i in $(seq 300); do mkdir -p t/d$i; echo $i > t/d$i/f; done");
+    let bin = work.bin();
+    let bin = bin.display();
+    // The daemon raises the soft limit to the hard one, so both are set.
+    work.sh(&format!("ulimit -n 128; {bin} run -- sh -ec 'find t -type f | wc -l; cat t/*/f | wc -l; for i in $(seq 300); do echo x >> t/d$i/f; done; rm -r t/d7'"));
+    work.sh(&format!("ulimit -n 128; {bin} commit"));
+    assert_eq!(work.sh("cat t/*/f | grep -c x; ls t | wc -l").out, "299\n299\n");
+}
+
+#[test]
+fn a_store_removed_while_it_is_used() {
+    let work = Work::new();
+    work.sh("echo base > a");
+    let at = work.beside("mnt");
+    fs::create_dir(&at).unwrap();
+    work.txfs(["mount", at.to_str().unwrap()]).ok();
+    fs::write(at.join("a"), "view").unwrap();
+    let socket = fs::read(work.path(".txfs/socket")).unwrap();
+    fs::rename(work.path(".txfs"), work.beside("gone")).unwrap();
+    let socket = String::from_utf8(socket).unwrap();
+    let said = work
+        .command(work.bin())
+        .args(["-C", at.to_str().unwrap(), "commit"])
+        .env("TXFS_SOCKET", socket)
+        .output()
+        .unwrap();
+    assert_eq!(said.status.code(), Some(10), "{}", String::from_utf8_lossy(&said.stderr));
+    assert_eq!(work.sh("cat a").out, "base\n");
+    fs::rename(work.beside("gone"), work.path(".txfs")).unwrap();
+    work.txfs(["commit"]).ok();
+    assert_eq!(work.sh("cat a").out, "view");
+    work.txfs(["umount"]).ok();
+}

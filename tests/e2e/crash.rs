@@ -268,10 +268,10 @@ fn killed_at_every_point() {
 
 #[test]
 fn power_cut_at_every_point_on_ext4() {
-    every_point(Some("ext4"), &[Death::Power(2)], 1);
+    every_point(Some("ext4"), &[Death::Power(1), Death::Power(2)], 1);
 }
 
 #[test]
 fn power_cut_at_every_point_on_xfs() {
-    every_point(Some("xfs"), &[Death::Power(2)], 1);
+    every_point(Some("xfs"), &[Death::Power(1), Death::Power(2)], 1);
 }

@@ -16,6 +16,8 @@ pub struct Work {
     // Dropped last: the directory goes only after the daemon.
     temp: tempfile::TempDir,
     user: bool,
+    /// Set for every command, and so for the daemon.
+    pub env: Vec<(&'static str, &'static str)>,
 }
 
 /// What a command said.
@@ -68,7 +70,7 @@ impl Work {
         require_root();
         let temp = tempfile::Builder::new().prefix("txfs-e2e-").tempdir_in("/var/tmp").unwrap();
         fs::create_dir(temp.path().join("ws")).unwrap();
-        Work { temp, user: false }
+        Work { temp, user: false, env: Vec::new() }
     }
 
     /// An empty workspace owned and used by the ordinary user `txfs-test`.
@@ -130,6 +132,7 @@ impl Work {
         for name in ["TXFS", "TXFS_TXN", "TXFS_WORKSPACE", "TXFS_SOCKET", "TXFS_FAILPOINT"] {
             command.env_remove(name);
         }
+        command.envs(self.env.iter().copied());
         command.current_dir(self.dir()).stdin(Stdio::null());
         command
     }

@@ -16,6 +16,7 @@ mod harness;
 mod kernel;
 mod main_job;
 mod manifest;
+mod open_files;
 mod ordinary_user;
 mod programs;
 mod traps;

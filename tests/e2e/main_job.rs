@@ -49,7 +49,17 @@ fn nothing_reaches_the_base_before_commit() {
 
 #[test]
 fn commit_makes_the_base_equal_to_the_view() {
-    let work = Work::new();
+    commit_equals_view(&Work::new());
+}
+
+#[test]
+fn commit_makes_the_base_equal_to_the_view_without_handles_and_passthrough() {
+    let mut work = Work::new();
+    work.env = vec![("TXFS_NO_HANDLES", "1"), ("TXFS_NO_PASSTHROUGH", "1")];
+    commit_equals_view(&work);
+}
+
+fn commit_equals_view(work: &Work) {
     work.sh(TREE);
     work.run(CHANGES).ok();
     let view = work.beside("view");
@@ -223,4 +233,64 @@ fn a_git_repository_worked_on_in_a_transaction_is_sound_after_commit() {
             .trim(),
         "1"
     );
+}
+
+#[test]
+fn the_terminal_is_the_commands() {
+    let work = Work::new();
+    // A terminal with a shell in it that has job control: interrupt, stop and go on, exit code.
+    let script = r#"
+import os, pty, sys, time, select, signal
+txfs, ws = sys.argv[1:3]
+os.chdir(ws)
+pid, fd = pty.fork()
+if pid == 0:
+    os.environ.update(PS1='READY$ ', TERM='dumb')
+    os.execvp('bash', ['bash', '--norc', '--noprofile', '-i'])
+def until(what):
+    seen = b''
+    while what not in seen:
+        if not select.select([fd], [], [], 20)[0]: sys.exit('no %r in %r' % (what, seen))
+        seen += os.read(fd, 4096)
+    return seen
+until(b'READY$ ')
+os.write(fd, ('%s run -- sh -c \'test -t 0 && test -t 1 && trap "echo CAUGHT; exit 5" INT; echo U"P"; while :; do sleep 1; done\'\n' % txfs).encode())
+until(b'UP\r\n')
+os.write(fd, b'\x03')
+until(b'CAUGHT'); until(b'READY$ ')
+os.write(fd, b'echo code=$?\n'); until(b'code=5')
+os.write(fd, ('%s run -- sh -c \'echo U"P"; read line; echo got=$line\'\n' % txfs).encode())
+until(b'UP\r\n')
+os.write(fd, b'\x1a'); until(b'Stopped')
+os.write(fd, b'fg\n'); until(b'read line')
+os.write(fd, b'hello\n'); until(b'got=hello'); until(b'READY$ ')
+os.write(fd, b'exit\n')
+os.waitpid(pid, 0)
+"#;
+    let said = work
+        .command("python3")
+        .args(["-c", script])
+        .arg(work.bin())
+        .arg(work.dir())
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let work = Work::new();
+    use std::io::BufRead;
+    let mut child = work
+        .command(work.bin())
+        .args(["run", "--", "sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(9));
 }
