@@ -50,6 +50,7 @@ pub fn serve(
     allow_passthrough: bool,
     ended: impl FnOnce() + Send + 'static,
 ) -> io::Result<Served> {
+    mount::expect_init(&device)?;
     let notifications = device.try_clone()?;
     let negotiated = Arc::new(AtomicBool::new(false));
     let adapter = Adapter::new(Arc::clone(view), about, allow_passthrough, Arc::clone(&negotiated));

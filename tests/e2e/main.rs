@@ -12,6 +12,7 @@
 
 mod bad_input;
 mod crash;
+mod daemon;
 mod harness;
 mod kernel;
 mod main_job;
