@@ -210,20 +210,17 @@ fn begin_mount(
                 Failure::new(Code::Unavailable, format!("cannot make a FUSE mount: {e}"))
                     .hint("check /dev/fuse and CAP_SYS_ADMIN; in a container: --device /dev/fuse --cap-add SYS_ADMIN")
             })?;
-            let passthrough = daemon.begin_session(txn, uid, made.device)?;
+            let passthrough = daemon.begin_session(txn, uid, made.device, at)?;
             (false, None, passthrough, Some(made.mount))
         }
         (None, MountHow::FuseFd) => {
             let device = fd.ok_or_else(|| {
                 Failure::new(Code::Internal, "no FUSE connection came with the request")
             })?;
-            let passthrough = daemon.begin_session(txn, uid, device)?;
+            let passthrough = daemon.begin_session(txn, uid, device, at)?;
             (false, None, passthrough, None)
         }
     };
-    if !existing && how != MountHow::Ask && !at.0.is_empty() {
-        ws.set_mount(txn, Some(at.0.clone()));
-    }
     let reply = MountReply {
         txn: ws.info(txn, uid)?,
         existing,
