@@ -206,7 +206,7 @@ fn begin_mount(
         (Some((holder, passthrough)), _) => (true, holder, passthrough, None),
         (None, MountHow::Ask) => (false, None, false, None),
         (None, MountHow::Detached) => {
-            let made = mount::detached(true).map_err(|e| {
+            let made = mount::detached(true, txn).map_err(|e| {
                 Failure::new(Code::Unavailable, format!("cannot make a FUSE mount: {e}"))
                     .hint("check /dev/fuse and CAP_SYS_ADMIN; in a container: --device /dev/fuse --cap-add SYS_ADMIN")
             })?;

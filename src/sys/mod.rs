@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+pub mod signals;
+
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -184,14 +186,4 @@ pub fn close_on_exec_above_2() -> io::Result<()> {
     // SAFETY: only flags of descriptors change.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Unblocks all signals. For use between fork and exec.
-pub fn unblock_signals() {
-    // SAFETY: the set is initialised before it is used.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
-    }
 }
