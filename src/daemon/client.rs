@@ -54,6 +54,8 @@ fn find(target: &Target) -> Option<(PathBuf, UnixStream)> {
         candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
     }
     candidates.extend(place::own_socket(&target.workspace));
+    // Root's daemon answers whoever may write the workspace, though its store is closed to him.
+    candidates.extend(place::roots_socket(&target.workspace));
     candidates.into_iter().find_map(|path| {
         let stream = UnixStream::connect(&path).ok()?;
         is_trusted(&stream, &target.workspace).then_some((path, stream))
@@ -143,7 +145,7 @@ fn start(target: &Target) -> Result<(), Failure> {
         rustix::process::setsid()?;
         // What our starter left open is not the daemon's: a lock, say, or a pipe's writing end.
         crate::sys::close_on_exec_above_2()?;
-        crate::sys::unblock_signals();
+        crate::sys::signals::unblock_all()?;
         crate::sys::move_fd(number, 3)
     });
     let mut child = command.spawn().map_err(fail)?;
@@ -196,8 +198,11 @@ pub fn ask(
     }
 }
 
-/// Whether a path is where a workspace has its store.
+/// Whether a directory is a workspace. One whose store is closed to us is one as well.
 #[must_use]
 pub fn has_store(dir: &Path) -> bool {
-    dir.join(store::NAME).join("lock").exists()
+    match std::fs::symlink_metadata(dir.join(store::NAME).join("lock")) {
+        Ok(_) => true,
+        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
+    }
 }

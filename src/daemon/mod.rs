@@ -17,8 +17,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -33,6 +33,8 @@ use wire::Wire;
 const LINGER: Duration = Duration::from_secs(2);
 /// How long a client may take over its request.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a plain mount waits for the end of a run's view that nobody is in.
+const ENDING: Duration = Duration::from_secs(2);
 /// Connections at one time; further ones wait in the socket's queue.
 const CONNECTIONS: usize = 256;
 /// Bytes read from somebody who is not answered.
@@ -55,6 +57,8 @@ pub struct Daemon {
     workspace: Workspace,
     socket: PathBuf,
     sessions: Mutex<HashMap<String, Session>>,
+    /// A session has ended.
+    ended: Condvar,
     connections: AtomicUsize,
     wake: Mutex<UnixStream>,
     mounting: Mutex<()>,
@@ -134,6 +138,7 @@ fn prepare(
         sessions: Mutex::default(),
         connections: AtomicUsize::new(0),
         wake: Mutex::new(wake),
+        ended: Condvar::new(),
         mounting: Mutex::new(()),
     });
     Ok((daemon, listener, woken))
@@ -313,6 +318,24 @@ impl Daemon {
         dispatch::answer(self, &mut wire, &request, frame.fd, uid, u32::try_from(pid).unwrap_or(0))
     }
 
+    /// Waits for the end of a session of which only a run that is over is left: the kernel takes its
+    /// mount down some time after the last process in its namespace has been waited for.
+    fn await_ending(&self, txn: &str) {
+        let (patience, from) = (ENDING, Instant::now());
+        let mut sessions = self.sessions();
+        while let Some(session) = sessions.get_mut(txn) {
+            session.runners.retain(|pid| sys::is_alive(*pid));
+            let left = patience.saturating_sub(from.elapsed());
+            if !session.runners.is_empty() || self.workspace.has_mount(txn) || left.is_zero() {
+                return;
+            }
+            sessions = match self.ended.wait_timeout(sessions, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
     /// Serves a view on a FUSE connection, that the client is going to attach at a path (empty
     /// for a run). Answers whether file data bypasses the daemon.
     fn begin_session(
@@ -337,8 +360,9 @@ impl Daemon {
         }
         let (daemon, name) = (Arc::clone(self), txn.to_owned());
         let served = fuse::serve(&view, device, about, allow, move || {
-            daemon.sessions().remove(&name);
             daemon.workspace.set_mount(&name, None);
+            daemon.sessions().remove(&name);
+            daemon.ended.notify_all();
             daemon.wake(b'.');
         });
         match served {

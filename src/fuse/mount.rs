@@ -51,19 +51,26 @@ pub fn expect_init(device: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Makes a mount with fsopen(2) and fsmount(2). Needs CAP_SYS_ADMIN in the user namespace that
+/// What the mounts of a transaction have as their source in mountinfo: a run finds its
+/// transaction's view by it.
+#[must_use]
+pub fn source(txn: &str) -> String {
+    format!("txfs:{txn}")
+}
+
+/// Makes a mount of a transaction's view with fsopen(2) and fsmount(2). Needs CAP_SYS_ADMIN in the user namespace that
 /// owns the mount namespace.
 ///
 /// # Errors
 /// Those of the calls.
-pub fn detached(allow_other: bool) -> io::Result<Detached> {
+pub fn detached(allow_other: bool, txn: &str) -> io::Result<Detached> {
     let device = open_device()?;
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     sys::fsconfig_set_fd(fs.as_fd(), c"fd", device.as_fd()).or_else(|_| -> io::Result<()> {
         use std::os::fd::AsRawFd;
         Ok(fsconfig_set_string(&fs, "fd", device.as_raw_fd().to_string())?)
     })?;
-    fsconfig_set_string(&fs, "source", "txfs")?;
+    fsconfig_set_string(&fs, "source", source(txn))?;
     fsconfig_set_string(&fs, "subtype", "txfs")?;
     fsconfig_set_string(&fs, "rootmode", "40000")?;
     fsconfig_set_string(&fs, "user_id", rustix::process::getuid().as_raw().to_string())?;
