@@ -10,7 +10,7 @@ use crate::effect::{Change, Effect, Inverse, NewNode, Over, Preimage, Slot, Time
 use crate::id::{Generation, ObjId, ProcId, Seq, SlotId, StepId, TxnId};
 use crate::name::{Name, RelPath};
 use crate::object::{Bind, Fingerprint, Ident, Kind, Meta, Overrides, Place, Timestamp};
-use crate::plan::{GenerationHead, PlanHead, Step};
+use crate::plan::{GenerationHead, Holds, PlanHead, Seen, Step};
 use crate::record::{EffectEntry, Entry, Record, TxnHead, TxnState};
 
 /// Bytes that are not what they should be.
@@ -253,7 +253,7 @@ macro_rules! wire_list {
         }
     )*};
 }
-wire_list!(Bind, TimesBefore, Generation);
+wire_list!(Bind, TimesBefore, Generation, Fingerprint);
 
 impl Wire for BTreeMap<Vec<u8>, Vec<u8>> {
     fn put(&self, out: &mut Vec<u8>) {
@@ -387,12 +387,14 @@ wire_enum!(TxnState {
 });
 wire_struct!(TxnHead { id, name, owner, base, began, state });
 
+wire_struct!(Seen { size, mtime });
+wire_enum!(Holds { 1 => Anything, 2 => Same, 3 => Nothing });
 wire_enum!(Step {
-    1 => Evacuate { from, slot, ident, mtime },
+    1 => Evacuate { from, slot, ident, mtime, size, holds },
     2 => Place { slot, to, ident },
-    3 => Exchange { slot, at, new, old },
+    3 => Exchange { slot, at, new, old, was },
     4 => Link { existing, to, ident },
-    5 => Rewrite { at, ident, content, preimage },
+    5 => Rewrite { at, ident, content, preimage, was },
     6 => SetMeta { at, ident, before, after },
     7 => Fetch { from, from_slot, slot, ident },
     8 => Barrier,

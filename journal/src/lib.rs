@@ -22,7 +22,7 @@ pub use error::JournalError;
 pub use id::*;
 pub use name::{BadName, Name, RelPath};
 pub use object::*;
-pub use plan::{GenerationHead, GenerationRecord, Plan, PlanHead, Step};
+pub use plan::{GenerationHead, GenerationRecord, Holds, Plan, PlanHead, Seen, Step};
 pub use record::{EffectEntry, Entry, Record, TxnHead, TxnState};
 pub use seal::Sealed;
 pub use store::Journal;

@@ -18,6 +18,28 @@
 use crate::id::{Generation, SlotId, TxnId};
 use crate::object::{Fingerprint, Ident, Meta, Place, Timestamp};
 
+/// A file as it was when the plan was made. Apply compares before and after it displaces or writes over
+/// it, however long after the seal: who wrote it in between is not overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// Bytes.
+    pub size: u64,
+    /// Last modification.
+    pub mtime: Timestamp,
+}
+
+/// What a directory that leaves its place must hold. Entries that somebody makes in it after the plan are
+/// not carried off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holds {
+    /// It moves: what is in it moves along.
+    Anything,
+    /// It is removed with all it held: nothing in it changed since the plan was made.
+    Same,
+    /// It is removed after all it held.
+    Nothing,
+}
+
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -47,6 +69,10 @@ pub enum Step {
         /// Its modification time before its own entries left it, which a directory gets back when it
         /// comes back.
         mtime: Timestamp,
+        /// Its size, with `mtime` what a file must still have, where it can be told in advance.
+        size: Option<u64>,
+        /// What a directory must hold when it has left; `Anything` for all else.
+        holds: Holds,
     },
     /// Renames what a slot holds into a free place, `RENAME_NOREPLACE`. Taken back by evacuating it.
     Place {
@@ -67,6 +93,9 @@ pub enum Step {
         new: Ident,
         /// What goes.
         old: Ident,
+        /// What it must still be, where it can be told in advance: not where an earlier segment of
+        /// the plan brings it.
+        was: Option<Seen>,
     },
     /// Gives an object that is at `existing` a further name. Taken back by removing that name.
     Link {
@@ -98,6 +127,8 @@ pub enum Step {
         content: SlotId,
         /// Holds a complete copy of the old content.
         preimage: SlotId,
+        /// What the inode must still be before its first byte is written, as in [`Step::Exchange`].
+        was: Option<Seen>,
     },
     /// Sets mode, owner, times and extended attributes.
     SetMeta {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use txfs_journal::{Ident, Kind, Meta, Name, RelPath, Sealed};
+use txfs_journal::{Ident, Kind, Meta, Name, RelPath, Sealed, Timestamp};
 
 use super::{Base, Stat, open_beneath, open_child, proc_path, reopen, stat_at, stat_fd, xattr};
 use crate::view::staging;
@@ -160,6 +160,17 @@ pub fn rewrite(_seal: &Sealed, at: &Spot, ident: &Ident, content: &File) -> io::
     file.set_len(0)?;
     staging::copy_content(content, &file)?;
     file.sync_data()
+}
+
+/// Sets the modification time of the inode at `at`.
+///
+/// # Errors
+/// `ESTALE` if another inode is there; those of utimensat(2).
+pub fn set_mtime(_seal: &Sealed, at: &Spot, ident: &Ident, mtime: Timestamp) -> io::Result<()> {
+    let fd = at.open(ident)?;
+    let times = staging::times(None, Some(mtime));
+    rustix::fs::utimensat(rustix::fs::CWD, proc_path(fd.as_fd()), &times, AtFlags::empty())?;
+    Ok(())
 }
 
 /// Sets mode, owner, extended attributes and times of the inode at `at`.

@@ -77,7 +77,7 @@ fn perform(
         }
         Verb::Log { processes } => Reply::Log(ws.log(txn, uid, *processes)?),
         Verb::Show { generation, form } => {
-            Reply::Show(stream(wire, |out| ws.show(*generation, *form, out))?)
+            Reply::Show(stream(wire, |out| ws.show(uid, *generation, *form, out))?)
         }
         Verb::Commit { message, dry_run, wait, allow_open_writers, history } => {
             let options = CommitOptions {
@@ -94,8 +94,16 @@ fn perform(
             Reply::Undo(ws.undo(uid, *generation, *to, *with_dependents, *dry_run)?)
         }
         Verb::History => Reply::History(ws.history()?),
-        Verb::Gc { keep } => Reply::Gc(ws.gc(*keep)?),
-        Verb::Doctor { fix } => Reply::Doctor(ws.doctor(*fix)?),
+        Verb::Gc { keep } => {
+            ws.check_owner(uid)?;
+            Reply::Gc(ws.gc(*keep)?)
+        }
+        Verb::Doctor { fix } => {
+            if *fix {
+                ws.check_owner(uid)?;
+            }
+            Reply::Doctor(ws.doctor(*fix)?)
+        }
         Verb::Umount => Reply::Txn(ws.info(txn, uid)?),
         Verb::Step { what } => Reply::Step(ws.step(txn, uid, what.0.clone())?),
         Verb::Stop { force } => {

@@ -101,6 +101,24 @@ pub fn may_have_writer(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(false)
 }
 
+/// The same question where a writer must be known and not only feared: `None` if the system does not
+/// answer, as for a file of another user (without CAP_LEASE) and on file systems without leases.
+///
+/// # Errors
+/// As [`may_have_writer`].
+pub fn has_writer(fd: BorrowedFd<'_>) -> io::Result<Option<bool>> {
+    // SAFETY: fcntl with an integer argument.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } != 0 {
+        let refused = io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        return Ok(refused.then_some(true));
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Some(false))
+}
+
 /// fsconfig(2) with `FSCONFIG_SET_FD`, which tells a new FUSE mount its device.
 ///
 /// # Errors

@@ -1,7 +1,9 @@
-//! Carrying out a sealed plan, and taking it back.
+//! Carrying out a sealed plan.
 //!
 //! Steps run in order, each judged by what its slot and its place hold, so that a plan can be applied
-//! again from its start (or its last barrier) after any crash.
+//! again from its start (or its last barrier) after any crash. What leaves the base is compared with
+//! what the plan saw, before it leaves and after: however much time lies between the seal and a step,
+//! nothing that somebody else wrote is carried off unseen. `rollback.rs` takes steps back.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,14 +12,14 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use txfs_journal::{
-    Fingerprint, Generation, Ident, Journal, Kind, Place, RelPath, Sealed, SlotId, Step,
+    Generation, Holds, Ident, Journal, Kind, Place, RelPath, Sealed, Seen, SlotId, Step,
 };
 
 use super::failpoint::failpoint;
+use super::marks::{Mark, Marks};
 use super::store::Store;
 use crate::base::mutate::{self, Spot};
 use crate::base::{self, Base, Stat, Whereabouts};
-use crate::sys;
 
 /// Why apply stopped.
 #[derive(Debug)]
@@ -40,13 +42,23 @@ pub enum Stopped {
     Journal(txfs_journal::JournalError),
 }
 
+/// How far apply came.
+#[derive(Debug)]
+pub struct Halt {
+    /// Why it went no further.
+    pub why: Stopped,
+    /// Steps from here on were never begun, for certain. 0 if this run did not come as far as the first.
+    pub reached: usize,
+}
+
 /// One run over a plan.
-pub struct Apply<'a> {
-    base: &'a Base,
-    store: &'a Store,
-    seal: &'a Sealed,
-    slots: Arc<OwnedFd>,
-    generation: Generation,
+pub(super) struct Apply<'a> {
+    pub(super) base: &'a Base,
+    pub(super) store: &'a Store,
+    pub(super) seal: &'a Sealed,
+    pub(super) slots: Arc<OwnedFd>,
+    pub(super) generation: Generation,
+    pub(super) marks: Marks,
     /// The last parent used: neighbouring steps mostly share it.
     parent: Option<(RelPath, Arc<OwnedFd>)>,
     last_read: Option<(Generation, Arc<OwnedFd>)>,
@@ -54,60 +66,81 @@ pub struct Apply<'a> {
     landing: HashMap<SlotId, &'a Place>,
 }
 
-const PROGRESS: &str = "apply-progress";
+/// The end of the segment that a step is in: its barrier, or the end of the plan.
+pub(super) fn segment_end(steps: &[Step], from: usize) -> usize {
+    let rest = steps.get(from..).unwrap_or_default();
+    rest.iter().position(|s| matches!(s, Step::Barrier)).map_or(steps.len(), |n| from + n)
+}
 
-/// Applies a plan, from after its last barrier passed.
+/// Applies a plan, from after its last barrier passed. `fresh` says that no run before this one can
+/// have begun it.
 ///
 /// # Errors
 /// At the first step that cannot be done; what was done before stays done.
-pub fn apply(base: &Base, store: &Store, journal: &Journal, seal: &Sealed) -> Result<(), Stopped> {
+pub fn apply(
+    base: &Base,
+    store: &Store,
+    journal: &Journal,
+    seal: &Sealed,
+    fresh: bool,
+) -> Result<(), Halt> {
     failpoint("apply.begin");
-    let plan = seal.plan();
-    let root = RelPath::root();
-    let slots = store
-        .make_history(plan.txn, plan.generation)
-        .map_err(|cause| Stopped::Io { path: root.clone(), cause })?;
+    let steps = &seal.plan().steps;
+    let passed = progress(journal, seal).map_err(|why| Halt { why, reached: 0 })?;
+    // A run before may have come as far as the end of its segment.
+    let reached = |n: usize| if fresh { n + 1 } else { segment_end(steps, n.max(passed)) };
+    let mut run =
+        Apply::new(base, store, seal).map_err(|e| Halt { why: io_at_root(e), reached: 0 })?;
     failpoint("apply.history");
-    let mut run = Apply {
-        base,
-        store,
-        seal,
-        slots: Arc::new(slots),
-        generation: plan.generation,
-        parent: None,
-        last_read: None,
-        landing: landings(&plan.steps),
-    };
-    let key = format!("{PROGRESS}-{}", plan.txn);
-    let passed = match journal.meta(&key).map_err(Stopped::Journal)? {
-        Some(bytes) => txfs_journal::codec::decode::<u64>(&bytes)
-            .map_err(|e| Stopped::Io { path: root.clone(), cause: io::Error::other(e) })?,
-        None => 0,
-    };
-    for (n, step) in plan.steps.iter().enumerate() {
-        if (n as u64) < passed {
-            continue;
-        }
+    for (n, step) in steps.iter().enumerate().skip(passed) {
+        let halt = |why| Halt { why, reached: reached(n) };
         if matches!(step, Step::Barrier) {
-            store.sync().map_err(|cause| Stopped::Io { path: root.clone(), cause })?;
-            let at = txfs_journal::codec::encode(&(n as u64 + 1));
-            journal.set_meta(&key, &at).map_err(Stopped::Journal)?;
+            store.sync().map_err(|e| halt(io_at_root(e)))?;
+            set_progress(journal, seal, n + 1).map_err(halt)?;
             failpoint("apply.barrier");
             continue;
         }
         failpoint("apply.step.before");
-        run.step(step).map_err(|e| e.at(step))?;
+        run.step(step).map_err(|e| halt(e.at(step)))?;
         failpoint("apply.step.after");
     }
-    store.sync().map_err(|cause| Stopped::Io { path: root, cause })?;
+    store.sync().map_err(|e| Halt { why: io_at_root(e), reached: steps.len() })?;
     failpoint("apply.synced");
     Ok(())
 }
 
+pub(super) fn io_at_root(cause: io::Error) -> Stopped {
+    Stopped::Io { path: RelPath::root(), cause }
+}
+
+fn progress_key(seal: &Sealed) -> String {
+    format!("apply-progress-{}", seal.plan().txn)
+}
+
+/// How many steps are behind a barrier.
+pub(super) fn progress(journal: &Journal, seal: &Sealed) -> Result<usize, Stopped> {
+    match journal.meta(&progress_key(seal)).map_err(Stopped::Journal)? {
+        Some(bytes) => {
+            let passed = txfs_journal::codec::decode::<u64>(&bytes)
+                .map_err(|e| io_at_root(io::Error::other(e)))?;
+            usize::try_from(passed).map_err(|e| io_at_root(io::Error::other(e)))
+        }
+        None => Ok(0),
+    }
+}
+
+/// Sets it, durably.
+pub(super) fn set_progress(journal: &Journal, seal: &Sealed, passed: usize) -> Result<(), Stopped> {
+    let bytes = txfs_journal::codec::encode(&(passed as u64));
+    journal.set_meta(&progress_key(seal), &bytes).map_err(Stopped::Journal)
+}
+
 /// A step's failure before it is known where.
-enum StepError {
+pub(super) enum StepError {
     Io(io::Error),
     Outside(String),
+    /// The same at a place below the step's.
+    Below(RelPath, String),
 }
 
 impl From<io::Error> for StepError {
@@ -117,13 +150,18 @@ impl From<io::Error> for StepError {
 }
 
 impl StepError {
-    fn at(self, step: &Step) -> Stopped {
+    pub(super) fn at(self, step: &Step) -> Stopped {
         let path = step_path(step);
         match self {
             StepError::Io(cause) => Stopped::Io { path, cause },
             StepError::Outside(what) => Stopped::Outside { path, what },
+            StepError::Below(path, what) => Stopped::Outside { path, what },
         }
     }
+}
+
+pub(super) fn outside<T>(what: impl Into<String>) -> Result<T, StepError> {
+    Err(StepError::Outside(what.into()))
 }
 
 /// The path at which a step acts.
@@ -158,23 +196,54 @@ fn landings(steps: &[Step]) -> HashMap<SlotId, &Place> {
     landing
 }
 
-impl Apply<'_> {
+/// Something that leaves its place for a slot.
+pub(super) struct Leaving<'a> {
+    pub(super) from: &'a Place,
+    pub(super) slot: SlotId,
+    pub(super) ident: &'a Ident,
+    /// What a file must still be; `None` when what the plan itself placed is taken back.
+    pub(super) was: Option<Seen>,
+    pub(super) holds: Holds,
+}
+
+const WRITTEN: &str = "it was written outside after the commit was planned";
+
+/// Whether a file is not what the plan saw.
+fn was_written(was: Option<&Seen>, now: &Stat) -> bool {
+    now.ident.kind != Kind::Dir
+        && was.is_some_and(|was| (was.size, was.mtime) != (now.size, now.mtime))
+}
+
+impl<'a> Apply<'a> {
+    /// A run over a sealed plan, whose staging directory becomes the history of its generation.
+    pub(super) fn new(base: &'a Base, store: &'a Store, seal: &'a Sealed) -> io::Result<Self> {
+        let plan = seal.plan();
+        let slots = Arc::new(store.make_history(plan.txn, plan.generation)?);
+        Ok(Apply {
+            base,
+            store,
+            seal,
+            marks: Marks::new(Arc::clone(&slots)),
+            slots,
+            generation: plan.generation,
+            parent: None,
+            last_read: None,
+            landing: landings(&plan.steps),
+        })
+    }
+
     /// Whether an earlier run brought what belongs into a slot to its place already.
     fn has_landed(&mut self, slot: SlotId, ident: &Ident) -> io::Result<bool> {
         let Some(place) = self.landing.get(&slot) else { return Ok(false) };
         let path = place.path.clone();
-        match self.spot(&path) {
-            Ok(spot) => spot.holds(ident),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(self.spot_if_there(&path)?.map(|s| s.holds(ident)).transpose()?.unwrap_or(false))
     }
 
-    fn slot(&self, slot: SlotId) -> Spot {
+    pub(super) fn slot(&self, slot: SlotId) -> Spot {
         Spot { dir: Arc::clone(&self.slots), name: slot.to_string().into_bytes() }
     }
 
-    fn spot(&mut self, path: &RelPath) -> io::Result<Spot> {
+    pub(super) fn spot(&mut self, path: &RelPath) -> io::Result<Spot> {
         let (parent, name) =
             path.split().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let dir = match &self.parent {
@@ -189,6 +258,31 @@ impl Apply<'_> {
         Ok(Spot { dir, name: name.as_bytes().to_vec() })
     }
 
+    /// The spot of a path; `None` if its directory is not there.
+    pub(super) fn spot_if_there(&mut self, path: &RelPath) -> io::Result<Option<Spot>> {
+        match self.spot(path) {
+            Ok(spot) => Ok(Some(spot)),
+            Err(e)
+                if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) =>
+            {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The directory of an older generation's slots.
+    pub(super) fn older(&mut self, generation: Generation) -> io::Result<Arc<OwnedFd>> {
+        match &self.last_read {
+            Some((g, dir)) if *g == generation => Ok(Arc::clone(dir)),
+            _ => {
+                let dir = Arc::new(self.store.history_of(generation)?);
+                self.last_read = Some((generation, Arc::clone(&dir)));
+                Ok(dir)
+            }
+        }
+    }
+
     fn moved(&mut self, kind: Kind) {
         if kind == Kind::Dir {
             self.parent = None;
@@ -198,14 +292,21 @@ impl Apply<'_> {
     fn step(&mut self, step: &Step) -> Result<(), StepError> {
         match step {
             Step::Fetch { from, from_slot, slot, ident } => {
-                self.fetch(*from, *from_slot, *slot, ident)
+                self.fetch((*from, *from_slot), *slot, ident)
             }
-            Step::Evacuate { from, slot, ident, .. } => self.evacuate(from, *slot, ident),
+            Step::Evacuate { from, slot, ident, mtime, size, holds } => {
+                let was = size.map(|size| Seen { size, mtime: *mtime });
+                self.evacuate(&Leaving { from, slot: *slot, ident, was, holds: *holds })
+            }
             Step::Place { slot, to, ident } => self.place(*slot, to, ident),
-            Step::Exchange { slot, at, new, old } => self.exchange(*slot, at, new, old),
+            Step::Exchange { slot, at, new, old, was } => {
+                self.exchange(*slot, at, new, old, was.as_ref())
+            }
             Step::Link { existing, to, ident } => self.link(existing, to, ident),
             Step::Unlink { from, existing, ident } => self.unlink(from, existing, ident),
-            Step::Rewrite { at, ident, content, .. } => self.rewrite(at, ident, *content),
+            Step::Rewrite { at, ident, content, was, .. } => {
+                self.rewrite(at, ident, *content, was.as_ref())
+            }
             Step::SetMeta { at, ident, after, .. } => self.set_meta(at, ident, after),
             Step::Barrier => Ok(()),
         }
@@ -213,129 +314,197 @@ impl Apply<'_> {
 
     fn fetch(
         &mut self,
-        from: Generation,
-        from_slot: SlotId,
+        (from, from_slot): (Generation, SlotId),
         slot: SlotId,
         ident: &Ident,
     ) -> Result<(), StepError> {
         let to = self.slot(slot);
-        let dir = match &self.last_read {
-            Some((g, dir)) if *g == from => Arc::clone(dir),
-            _ => {
-                let dir = Arc::new(self.store.history_of(from)?);
-                self.last_read = Some((from, Arc::clone(&dir)));
-                dir
-            }
-        };
-        let source = Spot { dir, name: from_slot.to_string().into_bytes() };
+        let source = Spot { dir: self.older(from)?, name: from_slot.to_string().into_bytes() };
         if source.holds(ident)? {
             self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
             return Ok(mutate::rename(self.seal, &source, &to, ident.kind)?);
         }
-        self.is_done(slot, ident, "the history has lost what was there before")
+        if to.holds(ident)? || self.has_landed(slot, ident)? {
+            return Ok(());
+        }
+        outside("the history has lost what was there before")
+    }
+
+    pub(super) fn evacuate(&mut self, leaving: &Leaving<'_>) -> Result<(), StepError> {
+        // Its directory may have left after it, in an earlier run.
+        let Some(source) = self.spot_if_there(&leaving.from.path)? else {
+            return self.has_left(leaving, "its directory is gone");
+        };
+        match base::stat_at(source.dir.as_fd(), &source.name) {
+            Ok(now) if now.ident == *leaving.ident => {
+                if was_written(leaving.was.as_ref(), &now) {
+                    return outside(WRITTEN);
+                }
+            }
+            Ok(now) => {
+                return self
+                    .has_left(leaving, &format!("{} stands there", whose(Some(&now.ident))));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return self.has_left(leaving, "nothing stands there");
+            }
+            Err(e) => return Err(e.into()),
+        }
+        let to = self.slot(leaving.slot);
+        self.base.moves(leaving.ident.ino, Whereabouts::Slot(self.generation, leaving.slot));
+        mutate::rename(self.seal, &source, &to, leaving.ident.kind)?;
+        self.moved(leaving.ident.kind);
+        self.check_left(leaving)
     }
 
     /// A step that finds nothing to do was done by an earlier run, or somebody was in between.
-    fn is_done(&mut self, slot: SlotId, ident: &Ident, otherwise: &str) -> Result<(), StepError> {
-        if self.slot(slot).holds(ident)? || self.has_landed(slot, ident)? {
+    fn has_left(&mut self, leaving: &Leaving<'_>, otherwise: &str) -> Result<(), StepError> {
+        if self.slot(leaving.slot).holds(leaving.ident)? {
+            return self.check_left(leaving);
+        }
+        if self.has_landed(leaving.slot, leaving.ident)? {
             return Ok(());
         }
-        Err(StepError::Outside(otherwise.to_owned()))
+        outside(otherwise)
     }
 
-    fn evacuate(&mut self, from: &Place, slot: SlotId, ident: &Ident) -> Result<(), StepError> {
-        let source = match self.spot(&from.path) {
-            Ok(source) => source,
-            // Its directory left after it, in an earlier run.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return self.is_done(slot, ident, "its directory is gone");
-            }
-            Err(e) => return Err(e.into()),
-        };
-        let before = match base::stat_at(source.dir.as_fd(), &source.name) {
-            Ok(stat) if stat.ident == *ident => stat,
-            Ok(stat) => {
-                return self.is_done(
-                    slot,
-                    ident,
-                    &format!("{} stands there", whose(Some(&stat.ident))),
-                );
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return self.is_done(slot, ident, "nothing stands there");
-            }
-            Err(e) => return Err(e.into()),
-        };
-        let to = self.slot(slot);
-        self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
-        mutate::rename(self.seal, &source, &to, ident.kind)?;
-        self.moved(ident.kind);
-        let after = base::stat_at(to.dir.as_fd(), &to.name)?;
-        if changed(&before, &after) {
-            return Err(StepError::Outside("it changed while it was being moved".into()));
+    /// Compares what a slot holds now with what the plan saw: somebody may have written it between the
+    /// last look and the rename.
+    fn check_left(&mut self, leaving: &Leaving<'_>) -> Result<(), StepError> {
+        let held = self.slot(leaving.slot);
+        let now = base::stat_at(held.dir.as_fd(), &held.name)?;
+        if was_written(leaving.was.as_ref(), &now) {
+            return outside(WRITTEN);
         }
-        Ok(())
+        if now.ident.kind != Kind::Dir {
+            return Ok(());
+        }
+        match leaving.holds {
+            Holds::Anything => Ok(()),
+            Holds::Nothing => {
+                let fd = held.open(leaving.ident)?;
+                match base::list(fd.as_fd())?.first() {
+                    None => Ok(()),
+                    Some((name, ..)) => Err(below(
+                        &leaving.from.path,
+                        name,
+                        "it was created outside in a directory that is being removed",
+                    )),
+                }
+            }
+            Holds::Same => {
+                let fd = held.open(leaving.ident)?;
+                self.check_same(fd.as_fd(), &leaving.from.path)
+            }
+        }
     }
 
-    fn place(&mut self, slot: SlotId, to: &Place, ident: &Ident) -> Result<(), StepError> {
+    /// Nothing below a directory changed since the plan was made. The time of status change is what
+    /// nobody can set, and our own renames move only that of the topmost directory.
+    fn check_same(
+        &self,
+        dir: std::os::fd::BorrowedFd<'_>,
+        path: &RelPath,
+    ) -> Result<(), StepError> {
+        let planned = self.seal.plan().time;
+        for (name, _, kind) in base::list(dir)? {
+            let now = base::stat_at(dir, &name)?;
+            if now.ctime >= planned {
+                return Err(below(path, &name, WRITTEN));
+            }
+            if kind == Kind::Dir {
+                let child = txfs_journal::Name::new(&name).map_err(io::Error::other)?;
+                let fd = base::open_child(dir, &name)?;
+                self.check_same(fd.as_fd(), &path.join(&child))?;
+            }
+        }
+        // A name that came or went leaves nothing but the directory's own time.
+        let now = base::stat_fd(dir)?;
+        if now.mtime >= planned {
+            Err(StepError::Below(path.clone(), WRITTEN.into()))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn place(
+        &mut self,
+        slot: SlotId,
+        to: &Place,
+        ident: &Ident,
+    ) -> Result<(), StepError> {
         let source = self.slot(slot);
-        let target = self.spot(&to.path)?;
-        if !source.holds(ident)? {
-            return match target.ident()? {
-                Some(there) if there == *ident => Ok(()),
-                there => Err(StepError::Outside(format!(
-                    "{} stands where the new entry must be",
-                    whose(there.as_ref())
-                ))),
-            };
-        }
-        if let Some(there) = target.ident()? {
-            return Err(StepError::Outside(format!("{} stands in the way", whose(Some(&there)))));
-        }
+        let Some(target) = self.spot_if_there(&to.path)? else {
+            // The slot is the store's: only this plan's own rename can have emptied it.
+            if source.ident()?.is_none() {
+                return Ok(());
+            }
+            return outside("its directory is gone");
+        };
         self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()));
-        mutate::rename(self.seal, &source, &target, ident.kind)?;
-        self.moved(ident.kind);
-        Ok(())
+        let failed = match mutate::rename(self.seal, &source, &target, ident.kind) {
+            Ok(()) => {
+                self.moved(ident.kind);
+                return Ok(());
+            }
+            Err(e) => e,
+        };
+        if source.ident()?.is_none() {
+            if !target.holds(ident)? {
+                log::warn!("somebody has changed what was placed at \"{:?}\" since", to.path);
+            }
+            return Ok(());
+        }
+        match target.ident()? {
+            Some(there) => outside(format!("{} stands in the way", whose(Some(&there)))),
+            None => Err(failed.into()),
+        }
     }
 
-    fn exchange(
+    pub(super) fn exchange(
         &mut self,
         slot: SlotId,
         at: &Place,
         new: &Ident,
         old: &Ident,
+        was: Option<&Seen>,
     ) -> Result<(), StepError> {
         let held = self.slot(slot);
         match held.ident()? {
-            Some(there) if there == *old => return Ok(()),
+            Some(there) if there == *old => return self.check_displaced(&held, was),
             Some(there) if there == *new => {}
-            Some(_) | None => return Err(StepError::Outside("the staged file is gone".into())),
+            Some(_) | None => return outside("the staged file is gone"),
         }
-        let place = self.spot(&at.path)?;
-        let before = match base::stat_at(place.dir.as_fd(), &place.name) {
-            Ok(stat) if stat.ident == *old => stat,
-            Ok(stat) => {
-                return Err(StepError::Outside(format!(
-                    "{} stands there",
-                    whose(Some(&stat.ident))
-                )));
+        let Some(place) = self.spot_if_there(&at.path)? else {
+            return outside("its directory is gone");
+        };
+        match base::stat_at(place.dir.as_fd(), &place.name) {
+            Ok(now) if now.ident == *old => {
+                if was_written(was, &now) {
+                    return outside(WRITTEN);
+                }
             }
+            Ok(now) => return outside(format!("{} stands there", whose(Some(&now.ident)))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(StepError::Outside("nothing stands there".into()));
+                return outside("nothing stands there");
             }
             Err(e) => return Err(e.into()),
-        };
+        }
         self.base.moves(old.ino, Whereabouts::Slot(self.generation, slot));
         self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
         mutate::exchange(self.seal, &held, &place, new.kind)?;
         self.moved(new.kind);
         self.moved(old.kind);
-        let after = base::stat_at(held.dir.as_fd(), &held.name)?;
-        if changed(&before, &after) {
+        let checked = self.check_displaced(&held, was);
+        if checked.is_err() {
             mutate::exchange(self.seal, &held, &place, new.kind)?;
-            return Err(StepError::Outside("it changed while it was being replaced".into()));
         }
-        Ok(())
+        checked
+    }
+
+    fn check_displaced(&self, held: &Spot, was: Option<&Seen>) -> Result<(), StepError> {
+        let now = base::stat_at(held.dir.as_fd(), &held.name)?;
+        if was_written(was, &now) { outside(WRITTEN) } else { Ok(()) }
     }
 
     fn link(&mut self, existing: &Place, to: &Place, ident: &Ident) -> Result<(), StepError> {
@@ -343,29 +512,19 @@ impl Apply<'_> {
         let target = self.spot(&to.path)?;
         match target.ident()? {
             Some(there) if there == *ident => Ok(()),
-            Some(there) => {
-                Err(StepError::Outside(format!("{} stands in the way", whose(Some(&there)))))
-            }
-            None if !existing.holds(ident)? => {
-                Err(StepError::Outside("the file to link is gone".into()))
-            }
+            Some(there) => outside(format!("{} stands in the way", whose(Some(&there)))),
+            None if !existing.holds(ident)? => outside("the file to link is gone"),
             None => Ok(mutate::link(self.seal, &existing, &target)?),
         }
     }
 
     fn unlink(&mut self, from: &Place, existing: &Place, ident: &Ident) -> Result<(), StepError> {
-        let spot = match self.spot(&from.path) {
-            Ok(spot) => spot,
-            // Its directory left after it, in an earlier run.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(e.into()),
-        };
+        // Its directory may have left after it, in an earlier run.
+        let Some(spot) = self.spot_if_there(&from.path)? else { return Ok(()) };
         match base::stat_at(spot.dir.as_fd(), &spot.name) {
             Ok(stat) if stat.ident == *ident && stat.nlink > 1 => {}
-            Ok(stat) if stat.ident == *ident => {
-                return Err(StepError::Outside("it has lost its other names".into()));
-            }
-            Ok(_) => return Err(StepError::Outside("another entry stands there".into())),
+            Ok(stat) if stat.ident == *ident => return outside("it has lost its other names"),
+            Ok(_) => return outside("another entry stands there"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e.into()),
         }
@@ -373,59 +532,49 @@ impl Apply<'_> {
         Ok(mutate::unlink(self.seal, &spot)?)
     }
 
-    /// Any name that an inode of the plan has right now.
-    fn any_name(&mut self, ident: &Ident) -> io::Result<Option<Spot>> {
-        let mut spots = Vec::new();
-        for step in &self.seal.plan().steps {
-            match step {
-                Step::Evacuate { from, slot, ident: i, .. } if i == ident => {
-                    spots.push(Ok(self.slot(*slot)));
-                    spots.push(Err(from.path.clone()));
+    fn rewrite(
+        &mut self,
+        at: &Place,
+        ident: &Ident,
+        content: SlotId,
+        was: Option<&Seen>,
+    ) -> Result<(), StepError> {
+        match self.marks.get(content)? {
+            // Whatever it holds by now, an earlier run has written the plan's content.
+            Some(Mark::Done(_)) => return Ok(()),
+            Some(Mark::Begun) => {}
+            None => {
+                let spot = self.spot(&at.path)?;
+                let now = base::stat_fd(spot.open(ident).map_err(stale)?.as_fd())?;
+                if was_written(was, &now) {
+                    return outside(WRITTEN);
                 }
-                Step::Place { to: at, ident: i, .. }
-                | Step::Link { to: at, ident: i, .. }
-                | Step::Unlink { existing: at, ident: i, .. }
-                | Step::SetMeta { at, ident: i, .. }
-                | Step::Rewrite { at, ident: i, .. }
-                    if i == ident =>
-                {
-                    spots.push(Err(at.path.clone()));
-                }
-                Step::Fetch { .. }
-                | Step::Evacuate { .. }
-                | Step::Place { .. }
-                | Step::Exchange { .. }
-                | Step::Link { .. }
-                | Step::Unlink { .. }
-                | Step::Rewrite { .. }
-                | Step::SetMeta { .. }
-                | Step::Barrier => {}
+                // From here on its bytes are half ours, and only the preimage is whole.
+                self.marks.begin(content)?;
             }
         }
-        for candidate in spots {
-            let spot = match candidate {
-                Ok(spot) => spot,
-                Err(path) => match self.spot(&path) {
-                    Ok(spot) => spot,
-                    Err(_) => continue,
-                },
-            };
-            if spot.holds(ident)? {
-                return Ok(Some(spot));
-            }
-        }
-        Ok(None)
+        failpoint("apply.rewrite.begun");
+        let now = self.write_over(at, ident, content)?;
+        failpoint("apply.rewrite.written");
+        Ok(self.marks.finish(content, &Seen { size: now.size, mtime: now.mtime })?)
     }
 
-    fn rewrite(&mut self, at: &Place, ident: &Ident, content: SlotId) -> Result<(), StepError> {
+    /// Gives an inode the content of a slot; answers what it is then.
+    pub(super) fn write_over(
+        &mut self,
+        at: &Place,
+        ident: &Ident,
+        content: SlotId,
+    ) -> Result<Stat, StepError> {
         let spot = self.spot(&at.path)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&*self.slots, content.to_string(), flags, Mode::empty())
             .map_err(io::Error::from)?;
-        Ok(mutate::rewrite(self.seal, &spot, ident, &file.into())?)
+        mutate::rewrite(self.seal, &spot, ident, &file.into()).map_err(stale)?;
+        Ok(base::stat_at(spot.dir.as_fd(), &spot.name)?)
     }
 
-    fn set_meta(
+    pub(super) fn set_meta(
         &mut self,
         at: &Place,
         ident: &Ident,
@@ -435,167 +584,29 @@ impl Apply<'_> {
             return Ok(mutate::set_root_meta(self.seal, self.base, meta)?);
         }
         let spot = self.spot(&at.path)?;
-        match mutate::set_meta(self.seal, &spot, ident, meta) {
-            Err(e) if e.raw_os_error() == Some(libc::ESTALE) => {
-                Err(StepError::Outside("another entry stands there".into()))
-            }
-            other => Ok(other?),
-        }
+        mutate::set_meta(self.seal, &spot, ident, meta).map_err(stale)
     }
 }
 
-/// Whether somebody wrote a file between two looks.
-fn changed(before: &Stat, after: &Stat) -> bool {
-    after.ident != before.ident
-        || (before.ident.kind != Kind::Dir
-            && (after.size, after.mtime) != (before.size, before.mtime))
+/// `ESTALE` is how a spot says that it holds another inode.
+fn stale(e: io::Error) -> StepError {
+    if e.raw_os_error() == Some(libc::ESTALE) {
+        StepError::Outside("another entry stands there".into())
+    } else {
+        StepError::Io(e)
+    }
 }
 
-fn whose(ident: Option<&Ident>) -> String {
+fn below(dir: &RelPath, name: &[u8], what: &str) -> StepError {
+    match txfs_journal::Name::new(name) {
+        Ok(name) => StepError::Below(dir.join(&name), what.to_owned()),
+        Err(e) => StepError::Io(io::Error::other(e)),
+    }
+}
+
+pub(super) fn whose(ident: Option<&Ident>) -> String {
     match ident {
         Some(i) => format!("another entry (inode {})", i.ino),
         None => "nothing".into(),
     }
-}
-
-/// Takes back what was done of a plan, newest step first.
-///
-/// # Errors
-/// At the first step that cannot be taken back.
-pub fn roll_back(base: &Base, store: &Store, seal: &Sealed) -> Result<(), Stopped> {
-    let plan = seal.plan();
-    let slots = store
-        .history_of(plan.generation)
-        .map_err(|cause| Stopped::Io { path: RelPath::root(), cause })?;
-    let mut run = Apply {
-        base,
-        store,
-        seal,
-        slots: Arc::new(slots),
-        generation: plan.generation,
-        parent: None,
-        last_read: None,
-        landing: landings(&plan.steps),
-    };
-    for step in plan.steps.iter().rev() {
-        run.take_back(step).map_err(|e| e.at(step))?;
-    }
-    store.sync().map_err(|cause| Stopped::Io { path: RelPath::root(), cause })
-}
-
-impl Apply<'_> {
-    fn take_back(&mut self, step: &Step) -> Result<(), StepError> {
-        match step {
-            Step::Barrier => Ok(()),
-            Step::Fetch { from, from_slot, slot, ident } => {
-                let held = self.slot(*slot);
-                if !held.holds(ident)? {
-                    return Ok(());
-                }
-                let dir = Arc::new(self.store.history_of(*from)?);
-                let home = Spot { dir, name: from_slot.to_string().into_bytes() };
-                self.base.moves(ident.ino, Whereabouts::Slot(*from, *from_slot));
-                Ok(mutate::rename(self.seal, &held, &home, ident.kind)?)
-            }
-            Step::Evacuate { from, slot, ident, .. } => {
-                if !self.slot(*slot).holds(ident)? {
-                    return Ok(());
-                }
-                self.place(*slot, from, ident)
-            }
-            Step::Place { slot, to, ident } => {
-                if self.slot(*slot).holds(ident)? {
-                    return Ok(());
-                }
-                self.evacuate(to, *slot, ident)
-            }
-            Step::Exchange { slot, at, new, old } => {
-                if !self.slot(*slot).holds(old)? {
-                    return Ok(());
-                }
-                self.exchange(*slot, at, old, new)
-            }
-            Step::Unlink { from, ident, .. } => {
-                let target = self.spot(&from.path)?;
-                if target.holds(ident)? {
-                    return Ok(());
-                }
-                match self.any_name(ident)? {
-                    Some(existing) => Ok(mutate::link(self.seal, &existing, &target)?),
-                    None => Err(StepError::Outside("the file to link is gone".into())),
-                }
-            }
-            Step::Link { to, ident, existing } => {
-                let target = self.spot(&to.path)?;
-                if existing.path == to.path || !target.holds(ident)? {
-                    return Ok(());
-                }
-                Ok(mutate::unlink(self.seal, &target)?)
-            }
-            Step::Rewrite { at, ident, preimage, .. } => self.rewrite(at, ident, *preimage),
-            Step::SetMeta { at, ident, before, .. } => match self.set_meta(at, ident, before) {
-                // Steps not reached have nothing to take back.
-                Err(StepError::Outside(_)) => Ok(()),
-                Err(StepError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other,
-            },
-        }
-    }
-}
-
-/// The state of everything that a plan placed, wrote or changed, read after apply.
-///
-/// # Errors
-/// If something cannot be read.
-pub fn fingerprints(base: &Base, seal: &Sealed) -> io::Result<Vec<(Place, Fingerprint)>> {
-    let mut out: Vec<(Place, Fingerprint)> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut last: Option<(RelPath, Arc<OwnedFd>)> = None;
-    for step in &seal.plan().steps {
-        let (at, ident) = match step {
-            Step::Place { to, ident, .. } | Step::Link { to, ident, .. } => (to, ident),
-            Step::Exchange { at, new, .. } => (at, new),
-            Step::Rewrite { at, ident, .. } | Step::SetMeta { at, ident, .. } => (at, ident),
-            Step::Fetch { .. } | Step::Evacuate { .. } | Step::Unlink { .. } | Step::Barrier => {
-                continue;
-            }
-        };
-        if !seen.insert(at.path.clone()) {
-            continue;
-        }
-        let (dir, name) = match at.path.split() {
-            None => (Arc::new(base.root().try_clone_to_owned()?), Vec::new()),
-            Some((parent, name)) => {
-                let dir = match &last {
-                    Some((path, dir)) if *path == parent => Arc::clone(dir),
-                    _ => match base::open_beneath(
-                        base.root(),
-                        &parent,
-                        OFlags::PATH | OFlags::DIRECTORY,
-                    ) {
-                        Ok(dir) => Arc::clone(&last.insert((parent, Arc::new(dir))).1),
-                        // A later segment of an undo moved it on.
-                        Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                        Err(e) => return Err(e),
-                    },
-                };
-                (dir, name.as_bytes().to_vec())
-            }
-        };
-        let stat = if name.is_empty() {
-            base::stat_fd(dir.as_fd())
-        } else {
-            base::stat_at(dir.as_fd(), &name)
-        };
-        match stat {
-            Ok(stat) if stat.ident == *ident => {
-                let handle = sys::file_handle(dir.as_fd(), &name).unwrap_or_default();
-                out.push((at.clone(), stat.fingerprint(handle)));
-            }
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(out)
 }

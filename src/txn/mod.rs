@@ -2,12 +2,17 @@
 
 pub mod apply;
 pub mod failpoint;
+mod gate;
+mod marks;
 pub mod net;
 pub mod planner;
+pub mod prints;
+mod rollback;
 pub mod show;
 pub mod store;
 pub mod undo;
 pub mod verbs;
 pub mod workspace;
+mod writers;
 
 pub use workspace::Workspace;

@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, Mode};
 use txfs_journal::{
-    Fingerprint, Ident, Kind, Meta, Name, NewNode, ObjId, Place, RelPath, SlotId, Step, Timestamp,
+    Fingerprint, Holds, Ident, Kind, Meta, Name, NewNode, ObjId, Place, RelPath, Seen, SlotId, Step,
 };
 
 use super::net::{self, Names, Paths};
+use super::writers;
 use crate::base::mutate::put_meta;
 use crate::base::{self, Stat, open_child, stat_at};
 use crate::proto::{Code, Conflict, Failure};
@@ -52,10 +53,15 @@ pub fn op_failed(what: &str, e: rustix::io::Errno) -> Failure {
 }
 
 /// Compares the base with what the transaction knows of it. Answers every place that differs.
+/// `restamped` has what a commit that was taken back moved to and fro, by inode.
 ///
 /// # Errors
 /// If the base cannot be read.
-pub fn validate(view: &View, st: &State) -> Result<Vec<Conflict>, Failure> {
+pub fn validate(
+    view: &View,
+    st: &State,
+    restamped: &HashMap<u64, Fingerprint>,
+) -> Result<Vec<Conflict>, Failure> {
     let mut found = Vec::new();
     let mut paths = Paths::new(view, st);
     let conflict =
@@ -80,7 +86,12 @@ pub fn validate(view: &View, st: &State) -> Result<Vec<Conflict>, Failure> {
                     && object.xattrs.is_empty()
                     && object.links == 0;
                 let ancestor_only = bind.print.ident.kind == Kind::Dir && pristine;
-                if let Some(reason) = drifted(&bind.print, &now.stat).filter(|_| !ancestor_only) {
+                let print = with_our_stamp(&bind.print, restamped);
+                if let Some(reason) = drifted(&print, &now.stat).filter(|_| !ancestor_only) {
+                    found.push(conflict(&path, reason));
+                } else if is_displaced(object, &now.stat)
+                    && let Some(reason) = being_written(view, st, *obj)?
+                {
                     found.push(conflict(&path, reason));
                 }
                 if now.stat.immutable {
@@ -164,6 +175,49 @@ fn ident_of(st: &State, obj: ObjId) -> Option<Ident> {
     }
 }
 
+/// A fingerprint with the time of status that our own taking back of a commit gave the object.
+#[must_use]
+pub fn with_our_stamp(print: &Fingerprint, restamped: &HashMap<u64, Fingerprint>) -> Fingerprint {
+    let mut print = print.clone();
+    if let Some(ours) = restamped.get(&print.ident.ino).filter(|p| p.ident == print.ident) {
+        print.ctime = print.ctime.max(ours.ctime);
+    }
+    print
+}
+
+/// Whether a file's inode leaves the base: it was given content, or lost its last name.
+fn is_displaced(object: &Object, now: &Stat) -> bool {
+    object.kind() == Kind::File
+        && (object.content.is_some() || i64::from(now.nlink) + object.links <= 0)
+}
+
+/// Whether somebody has a file open for writing, whose further writes would go into history. Where the
+/// system does not answer (a file of another user, a file system without leases) nothing is said.
+fn being_written(view: &View, st: &State, obj: ObjId) -> Result<Option<String>, Failure> {
+    let Ok(file) = view.base_file(st, obj) else { return Ok(None) };
+    let asked = sys::has_writer(file.as_fd()).map_err(|e| io_at(&RelPath::root(), &e))?;
+    Ok((asked == Some(true)).then(|| {
+        let pids = writers::of(file.as_fd());
+        let by = match &pids[..] {
+            [] => String::new(),
+            [pid] => format!(" by process {pid}"),
+            pids => {
+                let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+                format!(" by processes {}", pids.join(", "))
+            }
+        };
+        format!("it is open for writing outside{by}")
+    }))
+}
+
+/// What a base object was when the transaction first touched it.
+fn seen_of(st: &State, obj: ObjId) -> Option<Seen> {
+    match &st.delta.objects.get(&obj)?.origin {
+        Origin::Base(bind) => Some(Seen { size: bind.print.size, mtime: bind.print.mtime }),
+        Origin::New(_) => None,
+    }
+}
+
 /// Why an object is no longer as it was, if it is not.
 #[must_use]
 pub fn drifted(then: &Fingerprint, now: &Stat) -> Option<String> {
@@ -194,11 +248,11 @@ pub fn drifted(then: &Fingerprint, now: &Stat) -> Option<String> {
 pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prepared, Failure> {
     let mut names = net::names(&st.delta);
     net::other_names(view, st, &mut names, false);
-    let whole = removed_whole(st, &names);
     let mut planner = Planner {
         view,
         st,
         names: &names,
+        whole: removed_whole(st, &names),
         paths: Paths::new(view, st),
         out: Prepared::default(),
         evacuate: HashMap::new(),
@@ -210,15 +264,22 @@ pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prep
         allow_open_writers,
     };
     for (obj, names) in &names {
-        planner.object(*obj, names, &whole)?;
+        planner.object(*obj, names)?;
     }
     planner.root()?;
     planner.directories()?;
     Ok(planner.finish())
 }
 
-/// Objects inside directories that are removed with all they held: only the topmost directory moves.
-fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> HashSet<ObjId> {
+/// Directories that are removed with all they held: only the topmost moves.
+#[derive(Default)]
+struct Whole {
+    topmost: HashSet<ObjId>,
+    /// What is in them.
+    inside: HashSet<ObjId>,
+}
+
+fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> Whole {
     fn gone(
         st: &State,
         names: &BTreeMap<ObjId, Names>,
@@ -245,12 +306,13 @@ fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> HashSet<ObjId> {
         }
         true
     }
-    let mut whole = HashSet::new();
+    let mut whole = Whole::default();
     for (obj, object) in &st.delta.objects {
-        if object.kind() == Kind::Dir && !object.is_new() && !whole.contains(obj) {
+        if object.kind() == Kind::Dir && !object.is_new() && !whole.inside.contains(obj) {
             let mut inside = Vec::new();
             if gone(st, names, *obj, &mut inside) {
-                whole.extend(inside);
+                whole.topmost.insert(*obj);
+                whole.inside.extend(inside);
             }
         }
     }
@@ -261,6 +323,7 @@ struct Planner<'a> {
     view: &'a View,
     st: &'a State,
     names: &'a BTreeMap<ObjId, Names>,
+    whole: Whole,
     paths: Paths<'a>,
     out: Prepared,
     /// By the directory and the name that is evacuated.
@@ -276,9 +339,9 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn object(&mut self, obj: ObjId, names: &Names, whole: &HashSet<ObjId>) -> Result<(), Failure> {
+    fn object(&mut self, obj: ObjId, names: &Names) -> Result<(), Failure> {
         let Some(object) = self.st.delta.objects.get(&obj) else { return Ok(()) };
-        if whole.contains(&obj) {
+        if self.whole.inside.contains(&obj) {
             return Ok(());
         }
         if names.gained.is_empty() && names.kept.is_empty() {
@@ -302,9 +365,24 @@ impl Planner<'_> {
 
     /// The object loses its names.
     fn leave(&mut self, obj: ObjId, names: &Names) -> Result<(), Failure> {
-        let Some(ident) = ident_of(self.st, obj) else { return Ok(()) };
+        let (Some(ident), Some(mut was)) = (ident_of(self.st, obj), seen_of(self.st, obj)) else {
+            return Ok(());
+        };
+        let holds = match ident.kind {
+            Kind::Dir if self.whole.topmost.contains(&obj) => {
+                // Nothing leaves it, so this is also the time that it comes back with.
+                let now =
+                    self.view.nodes.locate(obj).map_err(|e| op_failed("find a directory", e))?;
+                was.mtime = now.stat.mtime;
+                Holds::Same
+            }
+            Kind::Dir => Holds::Nothing,
+            Kind::File | Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {
+                Holds::Anything
+            }
+        };
         for (dir, name) in &names.lost {
-            self.push_evacuation(*dir, name, ident)?;
+            self.push_evacuation(*dir, name, (ident, was, holds))?;
         }
         Ok(())
     }
@@ -313,25 +391,18 @@ impl Planner<'_> {
         &mut self,
         dir: ObjId,
         name: &Name,
-        ident: Ident,
+        (ident, was, holds): (Ident, Seen, Holds),
     ) -> Result<Option<SlotId>, Failure> {
         if self.taken.contains(&(dir, name.clone())) {
             return Ok(None);
         }
         let from = self.old_place(dir, name)?;
         let slot = self.st.staging.next_slot();
-        let mtime = self.mtime_before(dir, name);
-        self.evacuate.insert((dir, name.clone()), Step::Evacuate { from, slot, ident, mtime });
+        let step =
+            Step::Evacuate { from, slot, ident, mtime: was.mtime, size: Some(was.size), holds };
+        self.evacuate.insert((dir, name.clone()), step);
         self.count_displaced(dir, name);
         Ok(Some(slot))
-    }
-
-    fn mtime_before(&self, dir: ObjId, name: &Name) -> Timestamp {
-        let below = self.st.delta.dirs.get(&dir).and_then(|c| c.get(name)).and_then(|c| c.below);
-        match below.and_then(|b| self.st.delta.objects.get(&b)).map(|o| &o.origin) {
-            Some(Origin::Base(bind)) => bind.print.mtime,
-            Some(Origin::New(_)) | None => Timestamp::default(),
-        }
     }
 
     fn count_displaced(&mut self, dir: ObjId, name: &Name) {
@@ -504,8 +575,9 @@ impl Planner<'_> {
         self.out.landed.insert(obj, Landed { ident, copied, at });
         let Origin::Base(bind) = &object.origin else { return Err(lost_way(obj)) };
         let old = bind.print.ident;
+        let was = Seen { size: bind.print.size, mtime: bind.print.mtime };
         for (dir, name) in &names.lost {
-            self.push_evacuation(*dir, name, old)?;
+            self.push_evacuation(*dir, name, (old, was, Holds::Anything))?;
         }
         let mut slot = Some(slot);
         for (dir, name) in &names.kept {
@@ -516,7 +588,7 @@ impl Planner<'_> {
             };
             let at = self.new_place(*dir, name)?;
             self.exchanged_in.insert(*dir);
-            self.place.push(Step::Exchange { slot: held, at, new: ident, old });
+            self.place.push(Step::Exchange { slot: held, at, new: ident, old, was: Some(was) });
             self.out.history_bytes += stat.blocks * 512;
         }
         match slot {
@@ -577,7 +649,8 @@ impl Planner<'_> {
         let at = self.new_place(*dir, name)?;
         let before = self.meta_now(obj, stat, true).map_err(fail)?;
         let after = self.wanted_meta(obj).map_err(fail)?;
-        self.place.push(Step::Rewrite { at: at.clone(), ident, content: held, preimage });
+        let was = seen_of(self.st, obj);
+        self.place.push(Step::Rewrite { at: at.clone(), ident, content: held, preimage, was });
         self.meta.insert(at.path.clone(), Step::SetMeta { at, ident, before, after });
         let copied = self.view.handles.open_file(obj).is_some_and(|f| f.is_passthrough())
             || object.content.is_some_and(|s| s != content);
@@ -636,7 +709,9 @@ impl Planner<'_> {
                 (Some((dir, name)), gained, lost) => (self.new_place(*dir, name)?, lost, gained),
                 (None, [(dir, name), gained @ ..], [(from_dir, from_name), lost @ ..]) => {
                     let to = self.new_place(*dir, name)?;
-                    if let Some(slot) = self.push_evacuation(*from_dir, from_name, ident)? {
+                    let was = seen_of(self.st, obj).ok_or_else(|| lost_way(obj))?;
+                    let leaving = (ident, was, Holds::Anything);
+                    if let Some(slot) = self.push_evacuation(*from_dir, from_name, leaving)? {
                         self.place.push(Step::Place { slot, to: to.clone(), ident });
                     }
                     (to, lost, gained)
@@ -658,12 +733,13 @@ impl Planner<'_> {
         let to = self.new_place(*dir, name)?;
         let replaced = self.st.delta.dirs.get(dir).and_then(|c| c.get(name)).and_then(|c| c.below);
         // Only what stays nowhere else may be displaced by an exchange: a slot holds one thing.
-        match replaced.filter(|b| self.only_leaves(*b)).and_then(|b| ident_of(self.st, b)) {
-            Some(old) => {
+        let replaced = replaced.filter(|b| self.only_leaves(*b));
+        match replaced.and_then(|b| Some((ident_of(self.st, b)?, seen_of(self.st, b)))) {
+            Some((old, was)) => {
                 self.taken.insert((*dir, name.clone()));
                 self.count_displaced(*dir, name);
                 self.evacuate.remove(&(*dir, name.clone()));
-                self.place.push(Step::Exchange { slot, at: to.clone(), new: ident, old });
+                self.place.push(Step::Exchange { slot, at: to.clone(), new: ident, old, was });
             }
             None => self.place.push(Step::Place { slot, to: to.clone(), ident }),
         }

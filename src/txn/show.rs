@@ -189,14 +189,16 @@ impl Workspace {
     /// One generation and its changes.
     ///
     /// # Errors
-    /// [`Code::NotFound`], or if the output takes no more.
+    /// [`Code::NotFound`], [`Code::NotPermitted`], or if the output takes no more.
     pub fn show(
         &self,
+        uid: u32,
         generation: u64,
         form: DiffForm,
         out: &mut dyn Write,
     ) -> Result<ShowReply, Failure> {
         let generation = Generation(generation);
+        self.check_maker(generation, uid)?;
         let info = self.generation_info(generation)?;
         let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
         let changes = generation_lines(&record);

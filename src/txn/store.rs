@@ -271,13 +271,17 @@ impl Store {
     /// Those of rename(2).
     pub fn unmake_history(&self, txn: TxnId, generation: Generation) -> io::Result<()> {
         let (from, to) = (generation.to_string(), txn.to_string());
-        Ok(rustix::fs::renameat_with(
+        match rustix::fs::renameat_with(
             &*self.history,
             &from,
             &self.staged,
             &to,
             RenameFlags::NOREPLACE,
-        )?)
+        ) {
+            // It was never made.
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// The history directory of a generation.

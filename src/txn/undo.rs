@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use txfs_journal::{
-    Fingerprint, Generation, GenerationHead, GenerationRecord, Ident, Kind, Meta, Place, RelPath,
-    SlotId, Step, Timestamp,
+    Fingerprint, Generation, GenerationHead, GenerationRecord, Holds, Ident, Kind, Meta, Name,
+    Place, RelPath, Seen, SlotId, Step, Timestamp,
 };
 
 use super::planner::{drifted, order};
@@ -35,16 +35,41 @@ pub fn inverse(
     let steps = &record.plan.steps;
     // What a barrier separates is taken back separately, last first.
     let mut out = Vec::new();
+    // What the last of them left is on record; between them nobody looked.
+    let after =
+        record.after.iter().map(|(_, p)| (p.ident.ino, Seen { size: p.size, mtime: p.mtime }));
+    let mut after: HashMap<u64, Seen> = after.collect();
     for segment in steps.split(|s| matches!(s, Step::Barrier)).rev() {
         if !out.is_empty() {
             out.push(Step::Barrier);
         }
-        out.extend(
-            Inverter::new(base, store, staging, record.plan.generation, segment)
-                .run(held, known)?,
-        );
+        let mut inverter = Inverter::new(base, store, staging, record.plan.generation, segment);
+        inverter.after = std::mem::take(&mut after);
+        out.extend(inverter.run(held, known)?);
     }
     Ok(out)
+}
+
+/// What a restored directory must hold can be told of the first segment only: those before it in time change
+/// what is in it.
+pub fn expect_less(inverse: &mut [Step], is_first: bool) {
+    let mut may_tell = is_first;
+    for step in inverse {
+        match step {
+            Step::Barrier => may_tell = false,
+            Step::Evacuate { holds, .. } if *holds == Holds::Same && !may_tell => {
+                *holds = Holds::Anything;
+            }
+            Step::Evacuate { .. }
+            | Step::Fetch { .. }
+            | Step::Place { .. }
+            | Step::Exchange { .. }
+            | Step::Link { .. }
+            | Step::Unlink { .. }
+            | Step::Rewrite { .. }
+            | Step::SetMeta { .. } => {}
+        }
+    }
 }
 
 /// Which slots hold an inode, one for each name that it had: those of older generations, and those
@@ -160,6 +185,10 @@ struct Inverter<'a> {
     returned: HashMap<SlotId, Place>,
     /// Inodes that the generation made.
     made: HashSet<u64>,
+    /// Slots that came from older generations.
+    fetched: HashSet<SlotId>,
+    /// What the generation left, by inode.
+    after: HashMap<u64, Seen>,
 }
 
 impl<'a> Inverter<'a> {
@@ -174,6 +203,7 @@ impl<'a> Inverter<'a> {
         let mut moved = BTreeMap::new();
         let mut returned = HashMap::new();
         let mut made = HashSet::new();
+        let mut fetched = HashSet::new();
         for step in segment {
             match step {
                 Step::Evacuate { from, slot, .. } => {
@@ -191,15 +221,29 @@ impl<'a> Inverter<'a> {
                 Step::Exchange { new, .. } => {
                     made.insert(new.ino);
                 }
-                Step::Fetch { .. }
-                | Step::Link { .. }
+                Step::Fetch { slot, .. } => {
+                    fetched.insert(*slot);
+                }
+                Step::Link { .. }
                 | Step::Unlink { .. }
                 | Step::Rewrite { .. }
                 | Step::SetMeta { .. }
                 | Step::Barrier => {}
             }
         }
-        Inverter { base, store, staging, generation, segment, moved, returned, made }
+        let after = HashMap::new();
+        Inverter {
+            base,
+            store,
+            staging,
+            generation,
+            segment,
+            moved,
+            returned,
+            made,
+            fetched,
+            after,
+        }
     }
 
     /// Where a path of the generation's tree was in the tree before.
@@ -233,7 +277,14 @@ impl<'a> Inverter<'a> {
                 Step::Place { slot, to, ident } => {
                     let new = self.staging.next_slot();
                     slot_of.insert(*slot, new);
-                    evacuate.push(self.leave(to, new, ident, known));
+                    let holds = if self.returned.contains_key(slot) {
+                        Holds::Anything
+                    } else if self.fetched.contains(slot) {
+                        Holds::Same
+                    } else {
+                        Holds::Nothing
+                    };
+                    evacuate.push(self.leave(to, new, ident, holds, known));
                 }
                 Step::Link { existing, to, ident } => {
                     let existing = self.before(existing);
@@ -241,7 +292,8 @@ impl<'a> Inverter<'a> {
                 }
                 // What goes may be a directory, whose time has to be kept: an evacuation does that.
                 Step::Exchange { at, new, .. } if new.kind == Kind::Dir => {
-                    evacuate.push(self.leave(at, self.staging.next_slot(), new, known));
+                    let slot = self.staging.next_slot();
+                    evacuate.push(self.leave(at, slot, new, Holds::Nothing, known));
                 }
                 Step::Evacuate { .. }
                 | Step::Unlink { .. }
@@ -252,7 +304,7 @@ impl<'a> Inverter<'a> {
         }
         for step in self.segment {
             match step {
-                Step::Evacuate { from, slot, ident, mtime } => {
+                Step::Evacuate { from, slot, ident, mtime, .. } => {
                     if let Some(step) = self.time_back(from, *slot, ident, *mtime) {
                         meta.insert(from.path.clone(), step);
                     }
@@ -263,12 +315,13 @@ impl<'a> Inverter<'a> {
                         };
                     place.push(Step::Place { slot: source, to: from.clone(), ident: *ident });
                 }
-                Step::Exchange { slot, at, new, old } => {
+                Step::Exchange { slot, at, new, old, .. } => {
+                    let was = self.after.get(&new.ino).copied();
                     let (slot, at) = (self.fetch(&mut fetch, held, *slot, old), self.before(at));
                     place.push(if new.kind == Kind::Dir {
                         Step::Place { slot, to: at, ident: *old }
                     } else {
-                        Step::Exchange { slot, at, new: *old, old: *new }
+                        Step::Exchange { slot, at, new: *old, old: *new, was }
                     });
                 }
                 Step::Rewrite { at, ident, preimage, .. } => {
@@ -286,6 +339,7 @@ impl<'a> Inverter<'a> {
                         ident: *ident,
                         content,
                         preimage,
+                        was: self.after.get(&ident.ino).copied(),
                     });
                 }
                 Step::SetMeta { at, ident, before, after } => {
@@ -322,15 +376,23 @@ impl<'a> Inverter<'a> {
         from: &Place,
         slot: SlotId,
         ident: &Ident,
+        holds: Holds,
         known: &HashMap<u64, Fingerprint>,
     ) -> Step {
         let now =
             || spot(self.base, &from.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name));
+        let (from, ident) = (from.clone(), *ident);
+        if ident.kind != Kind::Dir {
+            let was = self.after.get(&ident.ino);
+            let (mtime, size) =
+                was.map_or((Timestamp::default(), None), |w| (w.mtime, Some(w.size)));
+            return Step::Evacuate { from, slot, ident, mtime, size, holds: Holds::Anything };
+        }
         let mtime = match known.get(&ident.ino) {
             Some(print) => print.mtime,
             None => now().map(|s| s.mtime).unwrap_or_default(),
         };
-        Step::Evacuate { from: from.clone(), slot, ident: *ident, mtime }
+        Step::Evacuate { from, slot, ident, mtime, size: None, holds }
     }
 
     /// The time that a directory gets back once its entries are back too.
@@ -531,12 +593,19 @@ pub fn drift(
     let mut check =
         Check { base, found: Vec::new(), leaving: HashSet::new(), returning: HashSet::new() };
     let mut placed_dirs: HashSet<RelPath> = HashSet::new();
+    let mut left: HashMap<SlotId, &RelPath> = HashMap::new();
+    // Where what moves is as yet, by where it is going to be.
+    let mut comes_from: HashMap<&RelPath, &RelPath> = HashMap::new();
     for step in steps {
         match step {
-            Step::Evacuate { from, .. } => {
+            Step::Evacuate { from, slot, .. } => {
                 check.leaving.insert(from.path.clone());
+                left.insert(*slot, &from.path);
             }
             Step::Place { slot, to, ident } => {
+                if let Some(from) = left.get(slot) {
+                    comes_from.insert(&to.path, from);
+                }
                 check.returning.insert(*slot);
                 if ident.kind == Kind::Dir {
                     placed_dirs.insert(to.path.clone());
@@ -554,7 +623,8 @@ pub fn drift(
             | Step::Barrier => {}
         }
     }
-    // Each place is looked at once: what an earlier segment puts there cannot be seen yet.
+    // Each place is looked at once, by the first step that names it: what an earlier step puts there or
+    // takes away cannot be seen yet.
     let mut seen: HashSet<RelPath> = HashSet::new();
     for step in steps {
         let path = super::apply::step_path(step);
@@ -580,7 +650,8 @@ pub fn drift(
                 }
             }
             Step::Place { to, .. } => {
-                if !below_placed && !check.leaving.contains(&to.path) && seen.insert(path) {
+                // Nobody left it before: neither in this segment nor in an earlier one.
+                if !below_placed && seen.insert(path) {
                     check.free(&to.path);
                 }
             }
@@ -589,16 +660,31 @@ pub fn drift(
                     check.occupied(from, ident, known, false)?;
                 }
             }
+            // What this undo brings back itself has nothing to compare.
+            Step::SetMeta { at, ident, .. } if at.path.depth() > 0 => {
+                let path = current(&at.path, &comes_from);
+                if !below_placed && known.contains_key(&ident.ino) && seen.insert(path.clone()) {
+                    check.same_if_there(&path, ident, known)?;
+                }
+            }
             Step::SetMeta { .. } | Step::Link { .. } | Step::Fetch { .. } | Step::Barrier => {}
         }
     }
     Ok(check.found)
 }
 
-/// Whether a directory has the time that a generation left it with: no entry came or went since.
-fn untouched(base: &Base, at: &Place, then: Option<&Fingerprint>) -> bool {
-    let now = spot(base, &at.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name));
-    then.is_some_and(|then| now.is_ok_and(|now| now.mtime == then.mtime))
+/// Where a path leads as long as nothing has moved.
+fn current(path: &RelPath, comes_from: &HashMap<&RelPath, &RelPath>) -> RelPath {
+    let mut at = Some(path.clone());
+    while let Some(prefix) = at {
+        if let Some(from) = comes_from.get(&prefix) {
+            let mut bytes = from.as_bytes().to_vec();
+            bytes.extend_from_slice(&path.as_bytes()[prefix.as_bytes().len()..]);
+            return RelPath::new(bytes).unwrap_or_else(|_| path.clone());
+        }
+        at = prefix.split().map(|(parent, _)| parent);
+    }
+    path.clone()
 }
 
 struct Check<'a> {
@@ -634,21 +720,68 @@ impl Check<'_> {
             };
         if let Some(reason) = reason {
             self.conflict(&at.path, reason);
-        } else if removed_dir && !untouched(self.base, at, known.get(&ident.ino)) {
+        } else if removed_dir {
             let fd = self.base.open_path(&at.path).map_err(|e| fail("open", e))?;
-            for (name, ..) in base::list(fd.as_fd()).map_err(|e| fail("list", e))? {
-                let name = txfs_journal::Name::new(&name)
-                    .map_err(|e| fail("list", io::Error::other(e)))?;
-                let path = at.path.join(&name);
-                if !self.leaving.contains(&path) {
-                    self.conflict(
-                        &path,
-                        "it was created in a directory that the undo removes".to_owned(),
-                    );
+            self.nothing_new(fd.as_fd(), &at.path, known).map_err(|e| fail("list", e))?;
+        }
+        Ok(())
+    }
+
+    /// What is in a directory that is going to be removed leaves by a step of its own, or is as a
+    /// generation left it.
+    fn nothing_new(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        path: &RelPath,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> io::Result<()> {
+        for (name, _, kind) in base::list(dir)? {
+            let child = path.join(&Name::new(&name).map_err(io::Error::other)?);
+            if self.leaving.contains(&child) {
+                continue;
+            }
+            let now = base::stat_at(dir, &name)?;
+            match known.get(&now.ident.ino).filter(|then| then.ident == now.ident) {
+                None => {
+                    let reason = "it was created in a directory that the undo removes";
+                    self.conflict(&child, reason.to_owned());
+                }
+                Some(then) => {
+                    if let Some(reason) = drifted(then, &now) {
+                        self.conflict(&child, reason);
+                    }
+                    if kind == Kind::Dir {
+                        let fd = base::open_child(dir, &name)?;
+                        self.nothing_new(fd.as_fd(), &child, known)?;
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// An object whose metadata is set must be as a generation left it. If it is not there, the step that
+    /// brings it has been looked at.
+    fn same_if_there(
+        &mut self,
+        path: &RelPath,
+        ident: &Ident,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> Result<(), Failure> {
+        match spot(self.base, path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name)) {
+            Ok(now) if now.ident == *ident => {
+                if let Some(reason) = known.get(&ident.ino).and_then(|then| drifted(then, &now)) {
+                    self.conflict(path, reason);
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => {
+                let what = format!("cannot look at \"{}\": {e}", path.as_bytes().escape_ascii());
+                Err(Failure::new(Code::Io, what).hint("txfs doctor"))
+            }
+        }
     }
 
     /// A place must hold nothing.

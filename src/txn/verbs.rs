@@ -75,7 +75,7 @@ impl Workspace {
             let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
             let lines = net::lines(&view, &cut.st, &changes).map_err(op("read the changes"))?;
             let drift = if cut.st.layers.is_empty() {
-                planner::validate(&view, &cut.st)?
+                planner::validate(&view, &cut.st, &self.restamped()?)?
             } else {
                 Vec::new()
             };
@@ -135,9 +135,11 @@ impl Workspace {
             self.check_fresh(&view, name, uid)?;
         }
         let mut cut = view.cut();
+        // What changes outside from here on is newer than the plan.
+        let time = now();
         let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
         let counts = net::tally(&changes);
-        let conflicts = planner::validate(&view, &cut.st)?;
+        let conflicts = planner::validate(&view, &cut.st, &self.restamped()?)?;
         if !conflicts.is_empty() {
             return Err(Failure::new(
                 Code::Drift,
@@ -176,16 +178,20 @@ impl Workspace {
             generation: live.next(),
             undo_of: Vec::new(),
             uid,
-            time: now(),
+            time,
             message: options.message.clone(),
             steps: prepared.steps,
         };
         let record = self.publish(plan, net::total(&counts), "commit.sealed")?;
         let generation = record.plan.generation;
-        let head = self.begin_next(name, &txn.head)?;
-        let forget = cut
-            .landed(self.fresh(&head)?, &prepared.landed)
-            .map_err(op("go on after the commit"))?;
+        // The generation is there. A view that cannot follow is of no more use.
+        let forget = self
+            .begin_next(name, &txn.head)
+            .and_then(|head| self.fresh(&head))
+            .and_then(|fresh| {
+                cut.landed(fresh, &prepared.landed).map_err(op("go on after the commit"))
+            })
+            .map_err(|e| self.fenced(e))?;
         drop(cut);
         self.after_generation(&record, name);
         tell(&view, forget);
@@ -337,6 +343,9 @@ impl Workspace {
         self.check_sound()?;
         let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let chosen = self.choose(generation, to, with_dependents)?;
+        for generation in &chosen {
+            self.check_maker(*generation, uid)?;
+        }
         let live = self.live()?;
         let Some(newest) = chosen.first() else {
             return Ok(UndoReply {
@@ -371,23 +380,22 @@ impl Workspace {
         let staging = self.store.staging(head.id).map_err(|e| {
             Failure::new(Code::Io, format!("cannot make the staging area: {e}")).hint("txfs doctor")
         })?;
+        // What changes outside from here on is newer than the plan.
+        let time = now();
         let known = self.known_states()?;
-        let mut steps = Vec::new();
+        let mut steps: Vec<Step> = Vec::new();
         let mut held = self.held()?;
         let net = undo::without_pairs(chosen, |g| self.journal.generation_head(g));
         for generation in net.map_err(|e| journal_failed(&e))? {
             let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
-            if !steps.is_empty() {
+            let is_first = steps.is_empty();
+            if !is_first {
                 steps.push(Step::Barrier);
             }
-            steps.extend(undo::inverse(
-                &self.base,
-                &self.store,
-                &staging,
-                &record,
-                &mut held,
-                &known,
-            )?);
+            let mut inverse =
+                undo::inverse(&self.base, &self.store, &staging, &record, &mut held, &known)?;
+            undo::expect_less(&mut inverse, is_first);
+            steps.append(&mut inverse);
         }
         let conflicts = undo::drift(&self.base, &steps, &known)?;
         if !conflicts.is_empty() {
@@ -410,7 +418,7 @@ impl Workspace {
             generation: live.next(),
             undo_of: chosen.to_vec(),
             uid,
-            time: now(),
+            time,
             message: Vec::new(),
             steps,
         };
@@ -552,6 +560,38 @@ impl Workspace {
             .hint("txfs history shows those that can"));
         }
         Ok(head)
+    }
+
+    /// A generation is looked into and taken back by who made it and by root: its files may be unreadable
+    /// to others.
+    pub(super) fn check_maker(&self, generation: Generation, uid: u32) -> Result<(), Failure> {
+        let maker = match self.journal.generation_head(generation) {
+            Ok(head) => head.plan.uid,
+            Err(JournalError::NoGeneration(g)) => return Err(no_generation(g, self.live()?)),
+            Err(e) => return Err(journal_failed(&e)),
+        };
+        // All that a user's daemon can do its user can do.
+        if uid == 0 || uid == maker || uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Code::NotPermitted,
+            format!("generation {generation} was made by uid {maker}"),
+        )
+        .hint("run the command as that user, or as root"))
+    }
+
+    /// What concerns everybody is for the workspace's owner and root.
+    ///
+    /// # Errors
+    /// [`Code::NotPermitted`]
+    pub fn check_owner(&self, uid: u32) -> Result<(), Failure> {
+        let owner = self.base.root_stat().uid;
+        if uid == 0 || uid == owner || uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        Err(Failure::new(Code::NotPermitted, format!("the workspace belongs to uid {owner}"))
+            .hint("run the command as that user, or as root"))
     }
 
     /// The generations, newest first.

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use txfs_journal::{
-    Generation, GenerationRecord, Journal, JournalError, Plan, Step, TxnHead, TxnState,
-};
+use txfs_journal::{Fingerprint, Generation, Journal, JournalError, Step, TxnHead, TxnState};
 
-use super::apply;
 use super::failpoint::failpoint;
 use super::store::Store;
 use crate::base::{Base, Whereabouts};
@@ -43,6 +40,8 @@ pub struct Workspace {
     pub(super) store: Arc<Store>,
     /// Held by whoever makes the next generation.
     pub(super) gate: Mutex<()>,
+    /// Why nothing more is done until the workspace is opened again, once that is so.
+    pub(super) fence: OnceLock<Failure>,
     /// The thread that empties the trash.
     sweeper: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -69,7 +68,7 @@ pub fn journal_failed(e: &JournalError) -> Failure {
     Failure::new(code, e.to_string()).hint(hint)
 }
 
-fn io_failed(what: &str, e: &std::io::Error) -> Failure {
+pub(super) fn io_failed(what: &str, e: &std::io::Error) -> Failure {
     Failure::new(Code::Io, format!("cannot {what}: {e}")).hint("txfs doctor")
 }
 
@@ -169,6 +168,7 @@ impl Workspace {
             journal,
             txns: Mutex::default(),
             gate: Mutex::new(()),
+            fence: OnceLock::new(),
             sweeper: Mutex::new(None),
         };
         workspace.recover()?;
@@ -197,8 +197,7 @@ impl Workspace {
             && let Some(sealed) = self.journal.sealed().map_err(failed)?
         {
             log::info!("finishing the commit of generation {}", sealed.plan().generation);
-            let entries = 0;
-            self.carry_out(sealed, entries)?;
+            self.carry_out(sealed, 0, false)?;
         }
         for head in self.journal.heads().map_err(failed)? {
             match head.state {
@@ -258,8 +257,11 @@ impl Workspace {
         }
     }
 
-    /// Refuses while the workspace is poisoned.
+    /// Refuses while the workspace is poisoned, or a decided commit waits for the next opening.
     pub(super) fn check_sound(&self) -> Result<(), Failure> {
+        if let Some(failure) = self.fence.get() {
+            return Err(failure.clone());
+        }
         match self.journal.poison().map_err(|e| journal_failed(&e))? {
             None => {}
             Some(why) => {
@@ -319,6 +321,10 @@ impl Workspace {
     /// An open transaction that `uid` may use. `main` is begun if it is not open.
     pub(super) fn txn(&self, name: &str, uid: u32) -> Result<Txn, Failure> {
         check_name(name)?;
+        // What its view shows may be half of one generation and half of another.
+        if let Some(failure) = self.fence.get() {
+            return Err(failure.clone());
+        }
         let found = self.lock().get(name).cloned();
         let txn = match found {
             Some(txn) => txn,
@@ -454,7 +460,7 @@ impl Workspace {
             Step::Place { to, ident, .. } => {
                 self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()))
             }
-            Step::Exchange { slot, at, new, old } => {
+            Step::Exchange { slot, at, new, old, .. } => {
                 self.base.moves(old.ino, Whereabouts::Slot(generation, *slot));
                 self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
             }
@@ -519,112 +525,10 @@ impl Workspace {
     pub fn has_mount(&self, name: &str) -> bool {
         self.lock().get(name).is_some_and(|txn| txn.mount.is_some())
     }
-
-    /// The one way in which a generation comes to be: seal, apply, record, publish. The caller holds the gate
-    /// and has validated.
-    pub(super) fn publish(
-        &self,
-        plan: Plan,
-        entries: u64,
-        point: &str,
-    ) -> Result<GenerationRecord, Failure> {
-        self.store.sync().map_err(|e| io_failed("make the staged content durable", &e))?;
-        failpoint("commit.synced");
-        let sealed = self.journal.seal(plan).map_err(|e| journal_failed(&e))?;
-        failpoint(point);
-        self.carry_out(sealed, entries)
-    }
-
-    fn carry_out(
-        &self,
-        sealed: txfs_journal::Sealed,
-        entries: u64,
-    ) -> Result<GenerationRecord, Failure> {
-        if let Err(stopped) = apply::apply(&self.base, &self.store, &self.journal, &sealed) {
-            return Err(self.stopped(sealed, &stopped));
-        }
-        let after = apply::fingerprints(&self.base, &sealed)
-            .map_err(|e| io_failed("read what was committed", &e))?;
-        failpoint("apply.recorded");
-        let plan = sealed.plan().clone();
-        let entries = if entries == 0 { count_entries(&plan.steps) } else { entries };
-        let mut record = GenerationRecord { plan, after, history_bytes: 0, entries, pruned: false };
-        record.history_bytes = self.store.slot_bytes(&record.plan);
-        self.journal.publish(sealed, &record).map_err(|e| journal_failed(&e))?;
-        failpoint("commit.published");
-        let mut fetched_from: Vec<Generation> = Vec::new();
-        for step in &record.plan.steps {
-            if let Step::Fetch { from, .. } = step
-                && !fetched_from.contains(from)
-            {
-                fetched_from.push(*from);
-            }
-        }
-        for generation in fetched_from {
-            self.refresh_history_bytes(generation);
-        }
-        Ok(record)
-    }
-
-    fn refresh_history_bytes(&self, generation: Generation) {
-        let bytes = self.store.bytes_of_files(&format!("history/{generation}"));
-        if let Err(e) = self.journal.set_history_bytes(generation, bytes) {
-            log::warn!("generation {generation}: {e}");
-        }
-    }
-
-    /// Apply could not go on: takes back what was done, or blocks the workspace.
-    fn stopped(&self, sealed: txfs_journal::Sealed, why: &apply::Stopped) -> Failure {
-        let (path, reason) = match why {
-            apply::Stopped::Outside { path, what } => (path.clone(), what.clone()),
-            apply::Stopped::Io { path, cause } => (path.clone(), cause.to_string()),
-            apply::Stopped::Journal(e) => return journal_failed(e),
-        };
-        let at = path.as_bytes().escape_ascii().to_string();
-        let generation = sealed.plan().generation;
-        log::error!("generation {generation} stopped at \"{at}\": {reason}");
-        let taken_back = apply::roll_back(&self.base, &self.store, &sealed);
-        let txn = sealed.plan().txn;
-        let back = match taken_back {
-            Ok(()) => self.store.unmake_history(txn, generation).map_err(|e| e.to_string()),
-            Err(e) => Err(format!("{e:?}")),
-        };
-        match back {
-            Ok(()) => {
-                if let Err(e) = self.journal.unseal(sealed) {
-                    return journal_failed(&e);
-                }
-                let code = match why {
-                    apply::Stopped::Outside { .. } => Code::Drift,
-                    apply::Stopped::Io { .. } | apply::Stopped::Journal(_) => Code::Io,
-                };
-                Failure::new(code, format!("the base changed at \"{at}\" while it was being committed: {reason}; everything was taken back"))
-                    .hint("txfs status, then txfs commit again")
-                    .conflicts(vec![crate::proto::Conflict { path: (&path).into(), reason, generation: None }])
-            }
-            Err(e) => {
-                let why = format!(
-                    "generation {generation} could neither be finished nor taken back at \"{at}\" ({reason}; {e}); \
-                     what was there before is in {}/history/{generation}",
-                    self.store.path().display()
-                );
-                if let Err(e) = self.journal.set_poison(Some(&why)) {
-                    log::error!("{e}");
-                }
-                for txn in self.lock().values() {
-                    if let Some(view) = &txn.view {
-                        view.poison();
-                    }
-                }
-                Failure::new(Code::Blocked, why)
-                    .hint("put the base right at that path, then: txfs doctor --fix")
-            }
-        }
-    }
-
     /// Everything that the journal knows of the newest state of each inode that generations left.
-    pub(super) fn known_states(&self) -> Result<HashMap<u64, txfs_journal::Fingerprint>, Failure> {
+    pub(super) fn known_states(&self) -> Result<HashMap<u64, Fingerprint>, Failure> {
         let failed = |e: JournalError| journal_failed(&e);
+        let restamped = self.restamped()?;
         let mut known = HashMap::new();
         for generation in self.journal.generations().map_err(failed)? {
             let head = self.journal.generation_head(generation).map_err(failed)?;
@@ -632,7 +536,7 @@ impl Workspace {
                 continue;
             }
             for (_, print) in self.journal.generation(generation).map_err(failed)?.after {
-                known.insert(print.ident.ino, print);
+                known.insert(print.ident.ino, super::planner::with_our_stamp(&print, &restamped));
             }
         }
         Ok(known)
@@ -661,18 +565,4 @@ impl Workspace {
     pub fn close(&self) -> Result<(), Failure> {
         self.journal.make_durable().map_err(|e| journal_failed(&e))
     }
-}
-
-/// Entries that a plan changes, as a person counts them.
-fn count_entries(steps: &[Step]) -> u64 {
-    let counts = |s: &&Step| match s {
-        Step::Evacuate { .. }
-        | Step::Place { .. }
-        | Step::Exchange { .. }
-        | Step::Link { .. }
-        | Step::Unlink { .. }
-        | Step::Rewrite { .. } => true,
-        Step::Fetch { .. } | Step::SetMeta { .. } | Step::Barrier => false,
-    };
-    steps.iter().filter(counts).count() as u64
 }
