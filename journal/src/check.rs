@@ -30,6 +30,7 @@ impl Journal {
             }
             Err(e) => found.push(e),
         }
+        found.extend(self.next_txn().err());
         self.check_generations(&mut found)?;
         let mut said = BTreeSet::new();
         found.retain(|e| said.insert(e.to_string()));

@@ -9,7 +9,7 @@ use crate::codec::{DecodeError, Reader, Wire, decode, encode};
 use crate::disk::{Disk, Durable};
 use crate::error::JournalError;
 use crate::frame::{
-    HEAD, PLAN, RECORDS, STEPS, chunk_number, corrupt, frame, key, meta_key, unframe,
+    HEAD, PLAN, RECORDS, STEPS, chunk_number, corrupt, frame, key, meta_key, number, unframe,
 };
 use crate::id::{Generation, TxnId};
 use crate::list::TxnWriter;
@@ -77,6 +77,7 @@ impl Journal {
             ])?;
         }
         let live: Generation = journal.setting(LIVE)?;
+        journal.next_txn()?;
         journal.live.store(live.0, Ordering::Release);
         Ok(journal)
     }
@@ -212,8 +213,24 @@ impl Journal {
         self.begin_named(name, owner, now)
     }
 
-    fn begin_named(&self, name: &str, owner: u32, now: Timestamp) -> Result<TxnHead, JournalError> {
+    /// The next transaction's id, which none has had.
+    pub(crate) fn next_txn(&self) -> Result<u64, JournalError> {
         let next: u64 = self.setting(NEXT_TXN)?;
+        match self.db.scan_prefix([HEAD]).keys().next_back() {
+            Some(last) => {
+                let last = last.map_err(|e| JournalError::sled("read", &e))?;
+                if number(&last)? < next {
+                    Ok(next)
+                } else {
+                    Err(corrupt(&meta_key(NEXT_TXN), "a transaction has this number already"))
+                }
+            }
+            None => Ok(next),
+        }
+    }
+
+    fn begin_named(&self, name: &str, owner: u32, now: Timestamp) -> Result<TxnHead, JournalError> {
+        let next = self.next_txn()?;
         let head = TxnHead {
             id: TxnId(next),
             name: name.to_owned(),

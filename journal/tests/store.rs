@@ -62,7 +62,7 @@ fn only_an_open_transaction_takes_records() {
     refused("committed");
     assert!(matches!(journal.writer(head.id), Err(JournalError::NoTxn(_))));
 
-    let head = journal.succeed(&head, NOW).unwrap();
+    let head = journal.begin("t", 0, NOW).unwrap();
     let writer = journal.writer(head.id).unwrap();
     journal.begin_abort(head.id).unwrap();
     let said = writer.append(NOW, &create(1)).unwrap_err();
