@@ -47,7 +47,7 @@ proptest! {
     #[test]
     fn heads(v in any_head(), at: usize, xor in 1u8..) { check(&v, at, xor)?; }
     #[test]
-    fn steps(v in any_step(), at: usize, xor in 1u8..) { check(&v, at, xor)?; }
+    fn plan_steps(v in any_step(), at: usize, xor in 1u8..) { check(&v, at, xor)?; }
     #[test]
     fn plan_heads(v in any_plan_head(), at: usize, xor in 1u8..) { check(&v, at, xor)?; }
     #[test]
