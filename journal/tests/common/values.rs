@@ -1,5 +1,7 @@
 //! Strategies for everything that is stored.
 
+#![allow(unreachable_pub)]
+
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
@@ -118,7 +120,7 @@ fn node() -> impl Strategy<Value = NewNode> + Clone {
     ]
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> BoxedStrategy<Change> {
     prop_oneof![
         (slot(), node(), overrides(), xattrs())
             .prop_map(|(at, node, attrs, xattrs)| Change::Create { at, node, attrs, xattrs }),
@@ -127,9 +129,10 @@ fn change() -> impl Strategy<Value = Change> {
         overrides().prop_map(Change::Attrs),
         (bytes(), of(bytes())).prop_map(|(name, value)| Change::Xattr { name, value }),
     ]
+    .boxed()
 }
 
-fn effect() -> impl Strategy<Value = Effect> {
+fn effect() -> BoxedStrategy<Effect> {
     prop_oneof![
         (obj(), slot(), slot(), over()).prop_map(|(obj, from, to, over)| Effect::Move {
             obj,
@@ -146,18 +149,20 @@ fn effect() -> impl Strategy<Value = Effect> {
         }),
         (obj(), change()).prop_map(|(obj, change)| Effect::Write { obj, change }),
     ]
+    .boxed()
 }
 
-fn preimage() -> impl Strategy<Value = Preimage> {
+fn preimage() -> BoxedStrategy<Preimage> {
     prop_oneof![
         slot().prop_map(|at| Preimage::Absent { at }),
         of(slot_id()).prop_map(|slot| Preimage::Content { slot }),
         overrides().prop_map(Preimage::Attrs),
         (bytes(), of(of(bytes()))).prop_map(|(name, before)| Preimage::Xattr { name, before }),
     ]
+    .boxed()
 }
 
-fn inverse() -> impl Strategy<Value = Inverse> {
+fn inverse() -> BoxedStrategy<Inverse> {
     prop_oneof![
         (obj(), slot(), slot(), over()).prop_map(|(obj, from, to, over)| Inverse::Unmove {
             obj,
@@ -169,6 +174,7 @@ fn inverse() -> impl Strategy<Value = Inverse> {
         (obj(), slot()).prop_map(|(obj, at)| Inverse::RmdirIfEmpty { obj, at }),
         (obj(), preimage()).prop_map(|(obj, to)| Inverse::Restore { obj, to }),
     ]
+    .boxed()
 }
 
 fn times() -> impl Strategy<Value = TimesBefore> {
@@ -179,22 +185,25 @@ fn times() -> impl Strategy<Value = TimesBefore> {
     })
 }
 
-fn bind() -> impl Strategy<Value = Bind> {
-    (obj(), obj(), name(), print()).prop_map(|(obj, parent, name, print)| Bind {
-        obj,
-        parent,
-        name,
-        print,
-    })
+fn bind() -> BoxedStrategy<Bind> {
+    (obj(), obj(), name(), print())
+        .prop_map(|(obj, parent, name, print)| Bind { obj, parent, name, print })
+        .boxed()
 }
 
-fn effect_entry() -> impl Strategy<Value = EffectEntry> {
-    (effect(), inverse(), vec(times(), 0..3), vec(bind(), 0..3), proc_id()).prop_map(
-        |(effect, inverse, times, binds, proc)| EffectEntry { effect, inverse, times, binds, proc },
-    )
+fn effect_entry() -> BoxedStrategy<EffectEntry> {
+    (effect(), inverse(), vec(times(), 0..3), vec(bind(), 0..3), proc_id())
+        .prop_map(|(effect, inverse, times, binds, proc)| EffectEntry {
+            effect,
+            inverse,
+            times,
+            binds,
+            proc,
+        })
+        .boxed()
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> BoxedStrategy<Entry> {
     prop_oneof![
         4 => effect_entry().prop_map(|e| Entry::Effect(Box::new(e))),
         1 => (step_id(), bytes()).prop_map(|(step, what)| Entry::Step { step, what }),
@@ -203,6 +212,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         1 => (proc_id(), any::<u32>(), of(proc_id()), bytes(), bytes())
             .prop_map(|(proc, pid, parent, exe, argv)| Entry::Process { proc, pid, parent, exe, argv }),
     ]
+    .boxed()
 }
 
 pub fn any_record() -> impl Strategy<Value = Record> {
