@@ -3,28 +3,34 @@
 use std::io;
 
 use crate::codec::DecodeError;
+use crate::frame;
 use crate::id::{Generation, Seq, TxnId};
 
 /// A failure of the journal.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
-    /// A stored value does not decode.
+    /// A stored value does not decode, or the stored values contradict each other.
     #[error("the journal is corrupt at {place}: {what}")]
     Corrupt {
         /// Which value, by its key.
         place: String,
         /// What is wrong.
         what: String,
+        /// What is untouched and what is left to do, for a person.
+        remedy: &'static str,
     },
     /// The store was written by a newer txfs.
-    #[error("the journal has format {found}, this txfs knows formats up to {known}")]
+    #[error("the journal has format {found} at {place}, this txfs knows formats up to {known}")]
     NewerFormat {
+        /// Which value, by its key.
+        place: String,
         /// The version found.
         found: u32,
         /// The newest version known.
         known: u32,
     },
-    /// A record stands where none of its kind may.
+    /// A record may not be appended where it would stand. One that was read there is
+    /// [`JournalError::Corrupt`].
     #[error("transaction {txn}, record {seq}: {what}")]
     Order {
         /// Which transaction.
@@ -71,10 +77,7 @@ impl JournalError {
         let errno = match cause {
             sled::Error::Io(e) => e.raw_os_error(),
             sled::Error::Corruption { .. } => {
-                return JournalError::Corrupt {
-                    place: "the sled database".into(),
-                    what: cause.to_string(),
-                };
+                return frame::corrupt_database(cause.to_string());
             }
             sled::Error::CollectionNotFound(_)
             | sled::Error::Unsupported(_)
@@ -87,8 +90,8 @@ impl JournalError {
         JournalError::Store { doing, cause: cause.to_string(), errno: cause.raw_os_error() }
     }
 
-    pub(crate) fn decode(place: impl Into<String>, cause: &DecodeError) -> JournalError {
-        JournalError::Corrupt { place: place.into(), what: cause.to_string() }
+    pub(crate) fn decode(key: &[u8], cause: &DecodeError) -> JournalError {
+        frame::corrupt(key, cause.to_string())
     }
 
     /// The system's error number where a program in the view must be told one.

@@ -1,7 +1,7 @@
 //! The order in which the records of one transaction may stand: a small state machine, fed with
 //! every record that is appended and every record that is read.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::effect::{Change, Effect, Inverse, Over, Preimage, Slot};
 use crate::id::{ObjId, Seq};
@@ -13,8 +13,22 @@ pub struct Order {
     next: u64,
     step: u32,
     processes: u32,
-    known: HashSet<ObjId>,
+    /// What effects may name, and since when.
+    known: HashMap<ObjId, Since>,
+    /// Numbers of objects whose making was taken back: never given to another object.
+    retired: HashSet<ObjId>,
     savepoints: Vec<(Vec<u8>, u64)>,
+    /// First and last of the records that rollbacks took back, rising.
+    taken_back: Vec<(u64, u64)>,
+}
+
+/// How an object became known.
+#[derive(Debug, Clone, Copy)]
+enum Since {
+    /// By a bind of this record: a rollback unbinds it, and it may be bound again.
+    Bound(u64),
+    /// Made by this record's effect.
+    Made(u64),
 }
 
 impl Default for Order {
@@ -23,8 +37,10 @@ impl Default for Order {
             next: 1,
             step: 0,
             processes: 0,
-            known: HashSet::from([ObjId::ROOT]),
+            known: HashMap::from([(ObjId::ROOT, Since::Bound(0))]),
+            retired: HashSet::new(),
             savepoints: Vec::new(),
+            taken_back: Vec::new(),
         }
     }
 }
@@ -43,6 +59,9 @@ impl Order {
     }
 
     /// Takes one record, or says which rule it breaks and takes nothing.
+    ///
+    /// # Errors
+    /// The rule, in words.
     pub fn take(&mut self, seq: Seq, entry: &Entry) -> Result<(), String> {
         self.expect(seq)?;
         match entry {
@@ -59,15 +78,13 @@ impl Order {
                 }
                 self.savepoints.push((name.clone(), seq.0));
             }
-            Entry::RolledBack { to } => {
-                if to.0 >= self.next {
-                    return Err(format!("rolled back to {to}, which is not before"));
-                }
-                self.savepoints.retain(|(_, at)| *at <= to.0);
-            }
-            Entry::Process { proc, .. } => {
+            Entry::RolledBack { to } => self.roll_back(to.0)?,
+            Entry::Process { proc, parent, .. } => {
                 if proc.0 != self.processes + 1 {
                     return Err(format!("process {proc} after process {}", self.processes));
+                }
+                if let Some(parent) = parent.filter(|p| p.0 > self.processes) {
+                    return Err(format!("its parent {parent} is not known"));
                 }
                 self.processes = proc.0;
             }
@@ -92,6 +109,32 @@ impl Order {
         }
     }
 
+    fn roll_back(&mut self, to: u64) -> Result<(), String> {
+        if to >= self.next {
+            return Err(format!("rolled back to {to}, which is not before"));
+        }
+        if self.taken_back.iter().any(|&(first, last)| (first..=last).contains(&to)) {
+            return Err(format!("rolled back to {to}, which was itself taken back"));
+        }
+        self.savepoints.retain(|(_, at)| *at <= to);
+        let retired = &mut self.retired;
+        self.known.retain(|obj, since| match since {
+            Since::Bound(seq) => *seq <= to,
+            Since::Made(seq) => {
+                let holds = *seq <= to;
+                if !holds {
+                    retired.insert(*obj);
+                }
+                holds
+            }
+        });
+        self.taken_back.retain(|&(first, _)| first <= to);
+        if to + 1 < self.next {
+            self.taken_back.push((to + 1, self.next - 1));
+        }
+        Ok(())
+    }
+
     fn effect(&mut self, entry: &EffectEntry) -> Result<(), String> {
         if !inverts(&entry.effect, &entry.inverse) {
             return Err("the inverse is not that of the effect".into());
@@ -101,19 +144,22 @@ impl Order {
         }
         let mut bound = Vec::new();
         for bind in &entry.binds {
-            if !self.known.contains(&bind.parent) && !bound.contains(&bind.parent) {
+            if !self.known.contains_key(&bind.parent) && !bound.contains(&bind.parent) {
                 return Err(format!(
                     "object {} is bound below the unknown {}",
                     bind.obj, bind.parent
                 ));
             }
-            if self.known.contains(&bind.obj) || bound.contains(&bind.obj) {
+            if self.known.contains_key(&bind.obj) || bound.contains(&bind.obj) {
                 return Err(format!("object {} is bound again", bind.obj));
+            }
+            if self.retired.contains(&bind.obj) {
+                return Err(format!("object {} had its number before", bind.obj));
             }
             bound.push(bind.obj);
         }
         let known = |obj: ObjId| {
-            if self.known.contains(&obj) || bound.contains(&obj) {
+            if self.known.contains_key(&obj) || bound.contains(&obj) {
                 Ok(())
             } else {
                 Err(format!("object {obj} is not known"))
@@ -137,7 +183,7 @@ impl Order {
             Effect::Mkdir { obj, at, .. }
             | Effect::Write { obj, change: Change::Create { at, .. } } => {
                 known(at.parent)?;
-                if known(*obj).is_ok() {
+                if known(*obj).is_ok() || self.retired.contains(obj) {
                     return Err(format!("object {obj} is made again"));
                 }
                 made = Some(*obj);
@@ -154,8 +200,8 @@ impl Order {
         for before in &entry.times {
             known(before.obj)?;
         }
-        self.known.extend(bound);
-        self.known.extend(made);
+        self.known.extend(bound.into_iter().map(|obj| (obj, Since::Bound(self.next))));
+        self.known.extend(made.map(|obj| (obj, Since::Made(self.next))));
         Ok(())
     }
 }
@@ -207,3 +253,7 @@ fn restores(change: &Change, to: &Preimage) -> bool {
         ) => false,
     }
 }
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;

@@ -1,5 +1,7 @@
 //! The records of a transaction and its life.
 
+use std::fmt;
+
 use crate::effect::{Effect, Inverse, TimesBefore};
 use crate::id::{Generation, ProcId, Seq, StepId, TxnId};
 use crate::object::{Bind, Timestamp};
@@ -81,6 +83,18 @@ pub enum TxnState {
     Aborting,
     /// Nothing of it is left but this.
     Aborted,
+}
+
+impl fmt::Display for TxnState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TxnState::Open => f.write_str("open"),
+            TxnState::Sealed => f.write_str("sealed"),
+            TxnState::Committed(generation) => write!(f, "committed as generation {generation}"),
+            TxnState::Aborting => f.write_str("being aborted"),
+            TxnState::Aborted => f.write_str("aborted"),
+        }
+    }
 }
 
 /// The head of a transaction.

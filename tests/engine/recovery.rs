@@ -2,24 +2,12 @@
 //! before the next command recovers: nothing of his is overwritten or carried off, nothing of the
 //! transaction is lost. Needs neither FUSE nor root.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::wildcard_enum_match_arm,
-    missing_docs,
-    unreachable_pub
-)]
-
-mod drive;
-#[path = "e2e/manifest.rs"]
-mod manifest;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use drive::Drive;
-use manifest::{Manifest, assert_same, read};
+use crate::drive::{self, Drive};
+use crate::manifest::{Manifest, assert_same, read};
 use txfs::proto::Code;
 
 const CHILD: &str = "TXFS_TEST_CHILD";
@@ -92,7 +80,7 @@ fn child() {
 fn die(root: &Path, what: &str, point: &str) -> Option<()> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", "recovery::child", "--nocapture", "--test-threads", "1"])
         .env(CHILD, format!("{what}:{}", root.display()))
         .env("TXFS_FAILPOINT", point)
         .stdout(Stdio::piped())
