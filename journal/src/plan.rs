@@ -16,7 +16,7 @@
 //! list can be applied again from its start any number of times.
 
 use crate::id::{Generation, SlotId, TxnId};
-use crate::object::{Fingerprint, Ident, Meta, Place, Timestamp};
+use crate::object::{Fingerprint, Ident, Kind, Meta, Place, Timestamp};
 
 /// A file as it was when the plan was made. Apply compares before and after it displaces or writes over
 /// it, however long after the seal: who wrote it in between is not overwritten.
@@ -141,6 +141,29 @@ pub enum Step {
         /// As it shall be.
         after: Meta,
     },
+}
+
+impl Step {
+    /// Whether the step only sets a directory's modification time, which moves with every entry and
+    /// binds nobody.
+    #[must_use]
+    pub fn is_time_of_dir(&self) -> bool {
+        match self {
+            Step::SetMeta { ident, before, after, .. } => {
+                ident.kind == Kind::Dir
+                    && (before.mode, before.uid, before.gid, &before.xattrs)
+                        == (after.mode, after.uid, after.gid, &after.xattrs)
+            }
+            Step::Fetch { .. }
+            | Step::Evacuate { .. }
+            | Step::Unlink { .. }
+            | Step::Place { .. }
+            | Step::Exchange { .. }
+            | Step::Link { .. }
+            | Step::Rewrite { .. }
+            | Step::Barrier => false,
+        }
+    }
 }
 
 /// A plan without its steps, which are stored in chunks beside it.

@@ -5,7 +5,8 @@
 //! what the plan saw, before it leaves and after: however much time lies between the seal and a step,
 //! nothing that somebody else wrote is carried off unseen. `rollback.rs` takes steps back.
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -51,6 +52,35 @@ pub struct Halt {
     pub reached: usize,
 }
 
+/// What changes by the plan itself: directories that gain or lose names, and inodes.
+struct Own {
+    dirs: HashSet<RelPath>,
+    inodes: HashSet<u64>,
+}
+
+impl Own {
+    fn of(steps: &[Step]) -> Own {
+        let mut own = Own { dirs: HashSet::new(), inodes: HashSet::new() };
+        for step in steps {
+            own.dirs.extend(step_path(step).split().map(|(parent, _)| parent));
+            match step {
+                Step::Evacuate { ident, .. }
+                | Step::Place { ident, .. }
+                | Step::Link { ident, .. }
+                | Step::Unlink { ident, .. }
+                | Step::Rewrite { ident, .. }
+                | Step::SetMeta { ident, .. }
+                | Step::Fetch { ident, .. } => {
+                    own.inodes.insert(ident.ino);
+                }
+                Step::Exchange { new, old, .. } => own.inodes.extend([new.ino, old.ino]),
+                Step::Barrier => {}
+            }
+        }
+        own
+    }
+}
+
 /// One run over a plan.
 pub(super) struct Apply<'a> {
     pub(super) base: &'a Base,
@@ -59,6 +89,7 @@ pub(super) struct Apply<'a> {
     pub(super) slots: Arc<OwnedFd>,
     pub(super) generation: Generation,
     pub(super) marks: Marks,
+    own: OnceCell<Own>,
     /// The last parent used: neighbouring steps mostly share it.
     parent: Option<(RelPath, Arc<OwnedFd>)>,
     last_read: Option<(Generation, Arc<OwnedFd>)>,
@@ -226,17 +257,22 @@ impl<'a> Apply<'a> {
             marks: Marks::new(Arc::clone(&slots)),
             slots,
             generation: plan.generation,
+            own: OnceCell::new(),
             parent: None,
             last_read: None,
             landing: landings(&plan.steps),
         })
     }
 
+    fn is_there(&mut self, at: &Place, ident: &Ident) -> io::Result<bool> {
+        Ok(self.spot_if_there(&at.path)?.map(|s| s.holds(ident)).transpose()?.unwrap_or(false))
+    }
+
     /// Whether an earlier run brought what belongs into a slot to its place already.
     fn has_landed(&mut self, slot: SlotId, ident: &Ident) -> io::Result<bool> {
         let Some(place) = self.landing.get(&slot) else { return Ok(false) };
-        let path = place.path.clone();
-        Ok(self.spot_if_there(&path)?.map(|s| s.holds(ident)).transpose()?.unwrap_or(false))
+        let place = (*place).clone();
+        self.is_there(&place, ident)
     }
 
     pub(super) fn slot(&self, slot: SlotId) -> Spot {
@@ -307,7 +343,13 @@ impl<'a> Apply<'a> {
             Step::Rewrite { at, ident, content, was, .. } => {
                 self.rewrite(at, ident, *content, was.as_ref())
             }
-            Step::SetMeta { at, ident, after, .. } => self.set_meta(at, ident, after),
+            Step::SetMeta { at, ident, after, .. } => {
+                // Somebody may have taken the directory away since.
+                if step.is_time_of_dir() && at.path.depth() > 0 && !self.is_there(at, ident)? {
+                    return Ok(());
+                }
+                self.set_meta(at, ident, after)
+            }
             Step::Barrier => Ok(()),
         }
     }
@@ -407,9 +449,10 @@ impl<'a> Apply<'a> {
         path: &RelPath,
     ) -> Result<(), StepError> {
         let planned = self.seal.plan().time;
+        let own = self.own.get_or_init(|| Own::of(&self.seal.plan().steps));
         for (name, _, kind) in base::list(dir)? {
             let now = base::stat_at(dir, &name)?;
-            if now.ctime >= planned {
+            if now.ctime >= planned && !own.inodes.contains(&now.ident.ino) {
                 return Err(below(path, &name, WRITTEN));
             }
             if kind == Kind::Dir {
@@ -420,7 +463,7 @@ impl<'a> Apply<'a> {
         }
         // A name that came or went leaves nothing but the directory's own time.
         let now = base::stat_fd(dir)?;
-        if now.mtime >= planned {
+        if now.mtime >= planned && !own.dirs.contains(path) {
             Err(StepError::Below(path.clone(), WRITTEN.into()))
         } else {
             Ok(())

@@ -680,7 +680,8 @@ impl Planner<'_> {
         meta: bool,
     ) -> Result<(), Failure> {
         self.move_itself(obj, names, stat.ident)?;
-        if !names.gained.is_empty() {
+        // The name that the view knows it by may be the one that it loses.
+        if !names.gained.is_empty() || !names.lost.is_empty() {
             let (at, _) = self.home(obj, names)?;
             self.out.landed.insert(obj, Landed { ident: stat.ident, copied: false, at });
         }

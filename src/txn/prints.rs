@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
-use txfs_journal::{Fingerprint, Ident, Kind, Name, Place, RelPath, Sealed, SlotId, Step};
+use txfs_journal::{Fingerprint, Ident, Kind, Name, Place, RelPath, Sealed, Step};
 
 use crate::base::{self, Base, Stat};
 
@@ -72,17 +72,29 @@ fn left_by(step: &Step) -> Option<(&Place, &Ident)> {
 pub fn fingerprints(base: &Base, seal: &Sealed) -> io::Result<Vec<(Place, Fingerprint)>> {
     let mut out: Vec<(Place, Fingerprint)> = Vec::new();
     let mut seen = HashSet::new();
-    let mut fetched: HashSet<SlotId> = HashSet::new();
+    // Slots from which something comes back: of older generations, or of an earlier segment. What moves
+    // within a segment takes along what it holds.
+    let (mut fetched, mut left) = (HashSet::new(), Vec::new());
     let mut looker = Looker { base, last: None };
     for step in &seal.plan().steps {
-        if let Step::Fetch { slot, .. } = step {
-            fetched.insert(*slot);
+        match step {
+            Step::Fetch { slot, .. } => drop(fetched.insert(*slot)),
+            Step::Evacuate { slot, .. } => left.push(*slot),
+            Step::Barrier => fetched.extend(left.drain(..)),
+            Step::Place { .. }
+            | Step::Exchange { .. }
+            | Step::Link { .. }
+            | Step::Unlink { .. }
+            | Step::Rewrite { .. }
+            | Step::SetMeta { .. } => {}
         }
         let Some((at, ident)) = left_by(step) else { continue };
-        if !seen.insert(at.path.clone()) {
+        if seen.contains(&at.path) {
             continue;
         }
+        // A later segment may have put something else there, which its own step tells of.
         let Some(stat) = looker.stat(&at.path)?.filter(|s| s.ident == *ident) else { continue };
+        seen.insert(at.path.clone());
         out.push((at.clone(), stat.fingerprint(Vec::new())));
         if let Step::Place { slot, .. } = step
             && ident.kind == Kind::Dir

@@ -31,6 +31,7 @@ pub fn inverse(
     record: &GenerationRecord,
     held: &mut Held,
     known: &HashMap<u64, Fingerprint>,
+    time: Timestamp,
 ) -> Result<Vec<Step>, Failure> {
     let steps = &record.plan.steps;
     // What a barrier separates is taken back separately, last first.
@@ -39,15 +40,34 @@ pub fn inverse(
     let after =
         record.after.iter().map(|(_, p)| (p.ident.ino, Seen { size: p.size, mtime: p.mtime }));
     let mut after: HashMap<u64, Seen> = after.collect();
+    let mut end = steps.len();
     for segment in steps.split(|s| matches!(s, Step::Barrier)).rev() {
         if !out.is_empty() {
             out.push(Step::Barrier);
         }
         let mut inverter = Inverter::new(base, store, staging, record.plan.generation, segment);
+        end -= segment.len();
+        inverter.fetched.extend(left_by(&steps[..end]));
+        end = end.saturating_sub(1);
         inverter.after = std::mem::take(&mut after);
+        inverter.time = time;
         out.extend(inverter.run(held, known)?);
     }
     Ok(out)
+}
+
+/// Slots that steps fill with what was in the base.
+fn left_by(steps: &[Step]) -> impl Iterator<Item = SlotId> {
+    steps.iter().filter_map(|step| match step {
+        Step::Evacuate { slot, .. } | Step::Exchange { slot, .. } => Some(*slot),
+        Step::Fetch { .. }
+        | Step::Place { .. }
+        | Step::Link { .. }
+        | Step::Unlink { .. }
+        | Step::Rewrite { .. }
+        | Step::SetMeta { .. }
+        | Step::Barrier => None,
+    })
 }
 
 /// What a restored directory must hold can be told of the first segment only: those before it in time change
@@ -78,6 +98,8 @@ pub fn expect_less(inverse: &mut [Step], is_first: bool) {
 pub struct Held {
     older: HashMap<u64, Vec<(Generation, SlotId)>>,
     new: HashMap<u64, Vec<SlotId>>,
+    /// Mode, owner and time that earlier segments of the same undo set.
+    metas: HashMap<u64, Meta>,
 }
 
 impl Held {
@@ -122,6 +144,28 @@ impl Held {
         }
     }
 
+    /// Mode and owner of an inode once the segments so far have run.
+    fn owner_of(
+        &self,
+        store: &Store,
+        ident: &Ident,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> Option<(u32, u32, u32)> {
+        if let Some(meta) = self.metas.get(&ident.ino) {
+            return Some((meta.mode, meta.uid, meta.gid));
+        }
+        let in_slot = |(generation, slot): &(Generation, SlotId)| {
+            let dir = store.history_of(*generation).ok()?;
+            let stat = base::stat_at(dir.as_fd(), slot.to_string().as_bytes()).ok()?;
+            (stat.ident == *ident).then_some((stat.mode, stat.uid, stat.gid))
+        };
+        let slots = self.older.get(&ident.ino).into_iter().flatten();
+        slots.rev().find_map(in_slot).or_else(|| {
+            let print = known.get(&ident.ino).filter(|p| p.ident == *ident)?;
+            Some((print.mode, print.uid, print.gid))
+        })
+    }
+
     fn new_slot(&mut self, ident: &Ident) -> Option<SlotId> {
         self.new.get_mut(&ident.ino)?.pop()
     }
@@ -141,18 +185,21 @@ impl Held {
                         slots.retain(|s| s != slot);
                     }
                 }
+                Step::SetMeta { ident, after, .. } => {
+                    self.metas.insert(ident.ino, after.clone());
+                }
                 Step::Fetch { .. }
                 | Step::Link { .. }
                 | Step::Unlink { .. }
                 | Step::Rewrite { .. }
-                | Step::SetMeta { .. }
                 | Step::Barrier => {}
             }
         }
     }
 }
 
-/// The chosen generations without pairs of one and its undo, which together change nothing.
+/// The chosen generations, newest first, without pairs of one and its undo, which together change
+/// nothing, if nothing is left between the two.
 ///
 /// # Errors
 /// Those of `head`.
@@ -160,16 +207,17 @@ pub fn without_pairs<E>(
     chosen: &[Generation],
     head: impl Fn(Generation) -> Result<GenerationHead, E>,
 ) -> Result<Vec<Generation>, E> {
-    let mut left: Vec<Generation> = chosen.to_vec();
-    for generation in chosen {
-        let undone = head(*generation)?.plan.undo_of;
-        if !undone.is_empty()
-            && left.contains(generation)
-            && undone.iter().all(|g| left.contains(g))
-        {
-            left.retain(|g| g != generation && !undone.contains(g));
+    let mut left: Vec<Generation> = Vec::new();
+    for generation in chosen.iter().rev() {
+        let mut undone = head(*generation)?.plan.undo_of;
+        undone.sort_unstable();
+        if !undone.is_empty() && left.ends_with(&undone) {
+            left.truncate(left.len() - undone.len());
+        } else {
+            left.push(*generation);
         }
     }
+    left.reverse();
     Ok(left)
 }
 
@@ -185,10 +233,12 @@ struct Inverter<'a> {
     returned: HashMap<SlotId, Place>,
     /// Inodes that the generation made.
     made: HashSet<u64>,
-    /// Slots that came from older generations.
+    /// Slots that came from older generations, or were filled by earlier segments.
     fetched: HashSet<SlotId>,
     /// What the generation left, by inode.
     after: HashMap<u64, Seen>,
+    /// When the undo began.
+    time: Timestamp,
 }
 
 impl<'a> Inverter<'a> {
@@ -243,6 +293,7 @@ impl<'a> Inverter<'a> {
             made,
             fetched,
             after,
+            time: Timestamp::default(),
         }
     }
 
@@ -284,7 +335,7 @@ impl<'a> Inverter<'a> {
                     } else {
                         Holds::Nothing
                     };
-                    evacuate.push(self.leave(to, new, ident, holds, known));
+                    evacuate.push(self.leave((to, new, ident, holds), held, known));
                 }
                 Step::Link { existing, to, ident } => {
                     let existing = self.before(existing);
@@ -293,7 +344,7 @@ impl<'a> Inverter<'a> {
                 // What goes may be a directory, whose time has to be kept: an evacuation does that.
                 Step::Exchange { at, new, .. } if new.kind == Kind::Dir => {
                     let slot = self.staging.next_slot();
-                    evacuate.push(self.leave(at, slot, new, Holds::Nothing, known));
+                    evacuate.push(self.leave((at, slot, new, Holds::Nothing), held, known));
                 }
                 Step::Evacuate { .. }
                 | Step::Unlink { .. }
@@ -305,7 +356,7 @@ impl<'a> Inverter<'a> {
         for step in self.segment {
             match step {
                 Step::Evacuate { from, slot, ident, mtime, .. } => {
-                    if let Some(step) = self.time_back(from, *slot, ident, *mtime) {
+                    if let Some(step) = self.time_back((from, ident, *slot, *mtime), held, known) {
                         meta.insert(from.path.clone(), step);
                     }
                     let source =
@@ -345,8 +396,11 @@ impl<'a> Inverter<'a> {
                 Step::SetMeta { at, ident, before, after } => {
                     // What the generation made goes as it is.
                     if !self.made.contains(&ident.ino) {
+                        let (mut before, mut after) = (after.clone(), before.clone());
+                        if ident.kind == Kind::Dir {
+                            self.time_of_dir(at, ident, &mut before, &mut after, held);
+                        }
                         let at = self.before(at);
-                        let (before, after) = (after.clone(), before.clone());
                         meta.insert(
                             at.path.clone(),
                             Step::SetMeta { at, ident: *ident, before, after },
@@ -373,10 +427,8 @@ impl<'a> Inverter<'a> {
 
     fn leave(
         &self,
-        from: &Place,
-        slot: SlotId,
-        ident: &Ident,
-        holds: Holds,
+        (from, slot, ident, holds): (&Place, SlotId, &Ident, Holds),
+        held: &Held,
         known: &HashMap<u64, Fingerprint>,
     ) -> Step {
         let now =
@@ -388,32 +440,52 @@ impl<'a> Inverter<'a> {
                 was.map_or((Timestamp::default(), None), |w| (w.mtime, Some(w.size)));
             return Step::Evacuate { from, slot, ident, mtime, size, holds: Holds::Anything };
         }
-        let mtime = match known.get(&ident.ino) {
-            Some(print) => print.mtime,
+        let set = held.metas.get(&ident.ino).map(|m| m.mtime);
+        let mtime = match set.or_else(|| known.get(&ident.ino).map(|print| print.mtime)) {
+            Some(mtime) => mtime,
             None => now().map(|s| s.mtime).unwrap_or_default(),
         };
         Step::Evacuate { from, slot, ident, mtime, size: None, holds }
     }
 
+    /// A directory gets the time back that it had, if nobody has changed its entries since the generation.
+    /// Otherwise it holds neither what it held before nor what it held then, and its time is that of
+    /// this undo: whoever goes by it looks again.
+    fn time_of_dir(
+        &self,
+        at: &Place,
+        ident: &Ident,
+        before: &mut Meta,
+        after: &mut Meta,
+        held: &Held,
+    ) {
+        let now = || {
+            let stat = if at.path.depth() == 0 {
+                base::stat_fd(self.base.root())
+            } else {
+                spot(self.base, &at.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name))
+            };
+            stat.ok().filter(|s| s.ident == *ident).map(|s| s.mtime)
+        };
+        let Some(mtime) = held.metas.get(&ident.ino).map(|m| m.mtime).or_else(now) else { return };
+        if mtime != before.mtime {
+            before.mtime = mtime;
+            after.mtime = self.time;
+        }
+    }
+
     /// The time that a directory gets back once its entries are back too.
-    fn time_back(&self, at: &Place, slot: SlotId, ident: &Ident, mtime: Timestamp) -> Option<Step> {
+    fn time_back(
+        &self,
+        (at, ident, slot, mtime): (&Place, &Ident, SlotId, Timestamp),
+        held: &Held,
+        known: &HashMap<u64, Fingerprint>,
+    ) -> Option<Step> {
         if ident.kind != Kind::Dir || self.returned.contains_key(&slot) {
             return None;
         }
-        let held = self
-            .store
-            .history_of(self.generation)
-            .and_then(|dir| base::stat_at(dir.as_fd(), slot.to_string().as_bytes()))
-            .ok()
-            .filter(|s| s.ident == *ident)?;
-        let meta = Meta {
-            mode: held.mode,
-            uid: held.uid,
-            gid: held.gid,
-            atime: None,
-            mtime,
-            xattrs: None,
-        };
+        let (mode, uid, gid) = held.owner_of(self.store, ident, known)?;
+        let meta = Meta { mode, uid, gid, atime: None, mtime, xattrs: None };
         Some(Step::SetMeta { at: at.clone(), ident: *ident, before: meta.clone(), after: meta })
     }
 
@@ -500,10 +572,13 @@ pub fn touched(record: &GenerationRecord) -> (BTreeSet<RelPath>, HashSet<u64>) {
         match step {
             Step::Evacuate { from: at, ident, .. }
             | Step::Place { to: at, ident, .. }
-            | Step::Link { to: at, ident, .. }
-            | Step::Unlink { from: at, ident, .. }
             | Step::Rewrite { at, ident, .. } => {
                 paths.insert(at.path.clone());
+                inodes.insert(ident.ino);
+            }
+            // The other name must be where it was, too.
+            Step::Link { to: at, existing, ident } | Step::Unlink { from: at, existing, ident } => {
+                paths.extend([at.path.clone(), existing.path.clone()]);
                 inodes.insert(ident.ino);
             }
             Step::Exchange { at, new, old, .. } => {
@@ -511,12 +586,8 @@ pub fn touched(record: &GenerationRecord) -> (BTreeSet<RelPath>, HashSet<u64>) {
                 inodes.insert(new.ino);
                 inodes.insert(old.ino);
             }
-            Step::SetMeta { at, ident, before, after } => {
-                // Directory times move with every entry and bind nobody.
-                let only_time = ident.kind == Kind::Dir
-                    && (before.mode, before.uid, before.gid, &before.xattrs)
-                        == (after.mode, after.uid, after.gid, &after.xattrs);
-                if !only_time {
+            Step::SetMeta { at, ident, .. } => {
+                if !step.is_time_of_dir() {
                     paths.insert(at.path.clone());
                     inodes.insert(ident.ino);
                 }
@@ -576,9 +647,19 @@ pub fn blockers(
     found
 }
 
-/// Whether a generation moved or removed what was at a path, and with it what is below.
+/// Whether a generation made, moved or removed what is or was at a path, and with it what is below.
 fn moves(record: &GenerationRecord, path: &RelPath) -> bool {
-    record.plan.steps.iter().any(|s| matches!(s, Step::Evacuate { from, .. } if from.path == *path))
+    record.plan.steps.iter().any(|step| match step {
+        Step::Evacuate { from: at, .. }
+        | Step::Place { to: at, .. }
+        | Step::Exchange { at, .. } => at.path == *path,
+        Step::Fetch { .. }
+        | Step::Link { .. }
+        | Step::Unlink { .. }
+        | Step::Rewrite { .. }
+        | Step::SetMeta { .. }
+        | Step::Barrier => false,
+    })
 }
 
 /// Compares the base with what the generations left, where an undo is going to act.
@@ -649,8 +730,8 @@ pub fn drift(
                     check.occupied(at, ident, known, false)?;
                 }
             }
-            Step::Place { to, .. } => {
-                // Nobody left it before: neither in this segment nor in an earlier one.
+            Step::Place { to, .. } | Step::Link { to, .. } => {
+                // No step before this one took it away from there.
                 if !below_placed && seen.insert(path) {
                     check.free(&to.path);
                 }
@@ -667,7 +748,7 @@ pub fn drift(
                     check.same_if_there(&path, ident, known)?;
                 }
             }
-            Step::SetMeta { .. } | Step::Link { .. } | Step::Fetch { .. } | Step::Barrier => {}
+            Step::SetMeta { .. } | Step::Fetch { .. } | Step::Barrier => {}
         }
     }
     Ok(check.found)

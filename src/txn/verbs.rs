@@ -393,7 +393,7 @@ impl Workspace {
                 steps.push(Step::Barrier);
             }
             let mut inverse =
-                undo::inverse(&self.base, &self.store, &staging, &record, &mut held, &known)?;
+                undo::inverse(&self.base, &self.store, &staging, &record, &mut held, &known, time)?;
             undo::expect_less(&mut inverse, is_first);
             steps.append(&mut inverse);
         }

@@ -213,6 +213,7 @@ impl Cut<'_> {
             }
         }
         forget.extend(self.everything_touched(&retired));
+        forget.extend(self.everything_hidden());
         self.go_on(fresh);
         forget
     }
@@ -251,6 +252,25 @@ impl Cut<'_> {
         self.st.effects = 0;
         self.st.orphans.clear();
         Old { delta, staging }
+    }
+
+    /// What later generations changed and this view did not show so far.
+    fn everything_hidden(&self) -> Vec<Forget> {
+        let nodes = &self.view.nodes;
+        let dev = nodes.base().dev();
+        let (mut names, mut objs) = (Vec::new(), HashSet::new());
+        for layer in &self.st.layers {
+            for (dir, name, was) in layer.names() {
+                if let Some(dir) = nodes.by_inode(dev, dir) {
+                    names.push((dir, name.clone()));
+                    objs.insert(dir);
+                }
+                objs.extend(was.and_then(|(ident, _)| nodes.by_inode(dev, ident.ino)));
+            }
+            objs.extend(layer.objects().filter_map(|ino| nodes.by_inode(dev, ino)));
+        }
+        let names = (!names.is_empty()).then_some(Forget::Names(names));
+        names.into_iter().chain(objs.into_iter().map(Forget::Data)).collect()
     }
 
     fn everything_touched(&self, except: &HashSet<ObjId>) -> Vec<Forget> {

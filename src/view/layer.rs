@@ -84,6 +84,16 @@ impl Layer {
         self.names.iter().filter(move |((dir, _), _)| *dir == dir_ino).map(|((_, n), w)| (n, *w))
     }
 
+    /// All names that the generation changed, each by its directory's inode.
+    pub fn names(&self) -> impl Iterator<Item = (u64, &Name, Was)> {
+        self.names.iter().map(|((dir, name), was)| (*dir, name, *was))
+    }
+
+    /// The inodes of all objects that it changed.
+    pub fn objects(&self) -> impl Iterator<Item = u64> {
+        self.objects.keys().copied()
+    }
+
     /// What an object was before.
     #[must_use]
     pub fn object(&self, ino: u64) -> Option<&Before> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use txfs_journal::{Generation, Ident, Kind, Name, ObjId, SlotId};
+use txfs_journal::{Generation, Ident, Kind, Name, ObjId, RelPath, SlotId};
 
 use super::api::OpResult;
 use crate::base::{self, Base, SharedFd, Stat, Whereabouts};
@@ -51,6 +51,33 @@ struct Table {
     next_new: u64,
 }
 
+impl Table {
+    /// Whether a directory is `top` or below it.
+    fn is_within(&self, dir: ObjId, top: ObjId) -> bool {
+        let mut at = dir;
+        while at != top {
+            match self.nodes.get(&at) {
+                Some(node) if at != ObjId::ROOT => at = node.parent,
+                Some(_) | None => return false,
+            }
+        }
+        true
+    }
+
+    fn put(&mut self, obj: ObjId, parent: ObjId, name: &Name, slot: Option<(Generation, SlotId)>) {
+        let Some(node) = self.nodes.get_mut(&obj) else { return };
+        let old = std::mem::replace(&mut node.parent, parent);
+        node.name = name.clone();
+        node.slot = slot;
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.children += 1;
+        }
+        if let Some(old) = self.nodes.get_mut(&old) {
+            old.children -= 1;
+        }
+    }
+}
+
 /// The table of one view.
 #[derive(Debug)]
 pub struct Nodes {
@@ -70,6 +97,8 @@ pub struct Located {
     pub name: Vec<u8>,
     /// What is there.
     pub stat: Stat,
+    /// Its path in the base, if that is not where it was met.
+    pub moved_to: Option<RelPath>,
 }
 
 /// The errno of an I/O error; one that has none is logged and becomes `EIO`.
@@ -144,7 +173,8 @@ impl Nodes {
         self.lock().by_inode.get(&(dev, ino)).copied()
     }
 
-    /// The number of a base object just met; remembers it.
+    /// The number of a base object just met; remembers it, and that it is here now: it may have been
+    /// somewhere else before an undo, or before somebody moved it outside.
     pub fn met(
         &self,
         parent: ObjId,
@@ -156,8 +186,11 @@ impl Nodes {
         let inode = (stat.dev, stat.ident.ino);
         // Where the base gave the number to another file, the old one keeps its node until forgotten.
         if let Some(&obj) = table.by_inode.get(&inode)
-            && table.nodes.get(&obj).is_some_and(|n| n.ident == stat.ident)
+            && let Some(node) = table.nodes.get(&obj).filter(|n| n.ident == stat.ident)
         {
+            if (node.parent != parent || node.name != *name) && !table.is_within(parent, obj) {
+                table.put(obj, parent, name, slot);
+            }
             return obj;
         }
         if stat.dev == self.base.dev()
@@ -261,17 +294,27 @@ impl Nodes {
             table.by_inode.remove(&old_inode);
         }
         table.by_inode.insert((dev, ident.ino), obj);
-        let Some(node) = table.nodes.get_mut(&obj) else { return };
-        let old = std::mem::replace(&mut node.parent, parent);
-        node.name = name.clone();
-        node.slot = None;
-        if let Some(parent) = table.nodes.get_mut(&parent) {
-            parent.children += 1;
-        }
-        if let Some(old) = table.nodes.get_mut(&old) {
-            old.children -= 1;
-        }
+        table.put(obj, parent, name, None);
         table.dirs.remove(&obj);
+    }
+
+    /// Says where an object that an undo moved is met from now on.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not there.
+    pub fn moved_to(&self, obj: ObjId, path: &RelPath) -> OpResult<()> {
+        let (mut at, mut dir) = (ObjId::ROOT, Arc::clone(&self.root));
+        let mut names = path.as_bytes().split(|&b| b == b'/').peekable();
+        while let Some(part) = names.next() {
+            let name = Name::new(part).map_err(|_| Errno::STALE)?;
+            let stat = base::stat_at(dir.as_fd(), part).map_err(|e| errno(&e))?;
+            let found = self.met(at, &name, &stat, None);
+            if names.peek().is_none() {
+                return if found == obj { Ok(()) } else { Err(Errno::STALE) };
+            }
+            (at, dir) = (found, self.dir(found)?);
+        }
+        Err(Errno::STALE)
     }
 
     /// One more lookup.
@@ -397,7 +440,8 @@ impl Nodes {
     pub fn locate(&self, obj: ObjId) -> OpResult<Located> {
         if obj == ObjId::ROOT {
             let stat = base::stat_fd(self.root.as_fd()).map_err(|e| errno(&e))?;
-            return Ok(Located { dir: Arc::clone(&self.root), name: Vec::new(), stat });
+            let dir = Arc::clone(&self.root);
+            return Ok(Located { dir, name: Vec::new(), stat, moved_to: None });
         }
         let node = self.get(obj).ok_or(Errno::STALE)?;
         // A commit may move it between two looks; it says where to before it does.
@@ -419,7 +463,8 @@ impl Nodes {
                     }
                 }
                 Some(Whereabouts::Base(path)) => {
-                    if let Some(found) = self.at_path(&path, &node.ident)? {
+                    if let Some(mut found) = self.at_path(&path, &node.ident)? {
+                        found.moved_to = Some(path);
                         return Ok(found);
                     }
                 }
@@ -463,7 +508,7 @@ impl Nodes {
         Ok(rustix::fs::openat(&*self.history, path, flags, Mode::empty())?.into())
     }
 
-    fn at_path(&self, path: &txfs_journal::RelPath, ident: &Ident) -> OpResult<Option<Located>> {
+    fn at_path(&self, path: &RelPath, ident: &Ident) -> OpResult<Option<Located>> {
         let Some((parent, name)) = path.split() else { return Ok(None) };
         match self.base.open_path(&parent) {
             Ok(dir) => here(Arc::new(dir), name.as_bytes(), ident),
@@ -477,7 +522,9 @@ impl Nodes {
 
 fn here(dir: SharedFd, name: &[u8], ident: &Ident) -> OpResult<Option<Located>> {
     match base::stat_at(dir.as_fd(), name) {
-        Ok(stat) if stat.ident == *ident => Ok(Some(Located { dir, name: name.to_vec(), stat })),
+        Ok(stat) if stat.ident == *ident => {
+            Ok(Some(Located { dir, name: name.to_vec(), stat, moved_to: None }))
+        }
         Ok(_) => Ok(None),
         Err(e) => match errno(&e) {
             Errno::NOENT | Errno::NOTDIR => Ok(None),

@@ -333,8 +333,8 @@ impl View {
             let mut way = Vec::new();
             let mut at = obj;
             while !st.delta.objects.contains_key(&at) && !binds.iter().any(|b| b.obj == at) {
-                let node = self.nodes.get(at).ok_or(Errno::STALE)?;
                 let print = self.fingerprint(st, at)?;
+                let node = self.nodes.get(at).ok_or(Errno::STALE)?;
                 way.push(Bind { obj: at, parent: node.parent, name: node.name.clone(), print });
                 at = node.parent;
             }
@@ -345,6 +345,11 @@ impl View {
 
     fn fingerprint(&self, st: &State, obj: ObjId) -> OpResult<Fingerprint> {
         let found = self.nodes.locate(obj)?;
+        if st.layers.is_empty()
+            && let Some(path) = &found.moved_to
+        {
+            self.nodes.moved_to(obj, path)?;
+        }
         let handle = match sys::file_handle(found.dir.as_fd(), &found.name) {
             Ok(handle) => handle,
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
