@@ -259,7 +259,7 @@ fn tree_of_view(view: &View) -> Tree {
     while let Some((path, obj)) = todo.pop() {
         found.push((path.clone(), obj));
         if view.getattr(obj, None).unwrap().0.kind == Kind::Dir {
-            let fh = view.opendir(obj).unwrap();
+            let (fh, _) = view.opendir(obj).unwrap();
             let mut entries = Vec::new();
             view.readdir(fh, 0, &mut |_, e| {
                 entries.push(e.clone());

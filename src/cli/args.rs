@@ -21,7 +21,7 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Global {
     /// Work as if started in DIR
     #[arg(short = 'C', value_name = "DIR", global = true)]
@@ -35,7 +35,7 @@ pub(super) struct Global {
     /// Print one JSON object
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// Answer yes to questions
+    /// Answer yes to questions, which are asked on a terminal only
     #[arg(short, long, global = true)]
     pub(super) yes: bool,
     /// Do it though it looks unwise (`/` or a home directory as workspace; stop with views mounted)
@@ -48,8 +48,13 @@ pub(super) enum Command {
     /// Run a command on the view, at the workspace's own path
     Run(Run),
     /// Mount the view at a directory
+    #[command(allow_missing_positional = true)]
     Mount {
+        /// A directory in the workspace [default: the current one]
+        #[arg(conflicts_with = "directory")]
+        workspace: Option<PathBuf>,
         /// An empty directory outside the workspace
+        #[arg(value_name = "MNT")]
         at: PathBuf,
     },
     /// Unmount the view; the transaction stays open
@@ -78,8 +83,11 @@ pub(super) enum Command {
     Show {
         /// Its number
         generation: u64,
+        /// Its changes as a patch
+        #[arg(long, short)]
+        patch: bool,
         #[command(flatten)]
-        diff: Diff,
+        form: Form,
     },
     /// Make the transaction the next generation of the workspace, all or nothing
     Commit(Commit),
@@ -169,7 +177,7 @@ pub(super) struct Run {
     pub(super) on_failure: OnFailure,
     /// The message of the commit
     #[arg(short, long)]
-    pub(super) message: Option<String>,
+    pub(super) message: Option<OsString>,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub(super) command: Vec<OsString>,
@@ -195,30 +203,34 @@ pub enum OnFailure {
 
 #[derive(Debug, Args)]
 pub(super) struct Diff {
-    /// A patch (for `show`; `diff` gives one anyway)
-    #[arg(long, short)]
-    pub(super) patch: bool,
+    #[command(flatten)]
+    pub(super) form: Form,
+    /// Only changes at or below these
+    pub(super) paths: Vec<PathBuf>,
+}
+
+/// The forms besides the patch.
+#[derive(Debug, Args)]
+pub(super) struct Form {
     /// Lines added and removed by file
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["name_status", "z"])]
     pub(super) stat: bool,
     /// A letter and the path
     #[arg(long)]
     pub(super) name_status: bool,
-    /// NUL-terminated and unquoted, with --name-status
+    /// The same, NUL-terminated and unquoted
     #[arg(short)]
     pub(super) z: bool,
-    /// Only changes at or below these
-    #[arg(last = true)]
-    pub(super) paths: Vec<PathBuf>,
 }
 
-impl Diff {
-    pub(super) fn form(&self) -> DiffForm {
-        match (self.stat, self.name_status || self.z, self.z) {
-            (true, ..) => DiffForm::Stat,
-            (_, true, true) => DiffForm::NameStatusZ,
-            (_, true, false) => DiffForm::NameStatus,
-            (false, false, _) => DiffForm::Patch,
+impl Form {
+    /// The form that was asked for, if one was.
+    pub(super) fn given(&self) -> Option<DiffForm> {
+        match (self.stat, self.name_status, self.z) {
+            (true, ..) => Some(DiffForm::Stat),
+            (false, _, true) => Some(DiffForm::NameStatusZ),
+            (false, true, false) => Some(DiffForm::NameStatus),
+            (false, false, false) => None,
         }
     }
 }
@@ -227,7 +239,7 @@ impl Diff {
 pub(super) struct Commit {
     /// A message for the history
     #[arg(short, long)]
-    pub(super) message: Option<String>,
+    pub(super) message: Option<OsString>,
     /// Only validate
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -251,4 +263,14 @@ pub(super) struct Daemon {
     pub(super) ready_fd: i32,
     #[arg(long)]
     pub(super) workspace: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        super::Cli::command().debug_assert();
+    }
 }

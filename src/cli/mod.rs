@@ -2,35 +2,45 @@
 
 mod args;
 mod mounts;
+mod place;
 mod print;
+mod terminal;
 
-use std::io::{self, Write};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::daemon::client::{self, Answer, Target};
-use crate::proto::{
-    Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, SCHEMA_VERSION, Verb,
-};
-use crate::run;
+use crate::daemon::client::{self, Answer};
+use crate::proto::{ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, Verb};
+use crate::report;
+use crate::run::{self, say};
 use crate::txn::{failpoint, store, workspace};
 use args::{Cli, Command, Global};
+use place::{Place, find};
 
 pub use args::{OnFailure, OnSuccess};
+pub(crate) use print::words;
 
 /// Prints a failure on standard error.
-pub(crate) fn print_failure(failure: &Failure) {
+fn print_failure(failure: &Failure) {
     if let Err(e) = print::failure(&mut io::stderr(), failure) {
         log::debug!("{e}");
     }
 }
 
 /// Lists changes on standard error.
-pub(crate) fn print_changes(changes: &[crate::proto::ChangeLine]) -> io::Result<()> {
-    print::changes(&mut io::stderr(), changes)
+pub(crate) fn print_changes(changes: &[ChangeLine]) -> io::Result<()> {
+    let colours = terminal::has_colours(&io::stderr());
+    print::changes(&mut io::BufWriter::new(io::stderr()), changes, colours)
+}
+
+/// The option that names a transaction, for a command in a hint.
+pub(crate) fn txn_option(txn: &str) -> String {
+    if txn == workspace::MAIN { String::new() } else { format!(" --txn {txn}") }
 }
 
 /// Runs the command that the process was started with.
@@ -40,40 +50,54 @@ pub fn main() -> ExitCode {
         .parse_env("TXFS_LOG")
         .format_timestamp(None)
         .init();
-    let wants_json = std::env::args_os().take_while(|a| a != "--").any(|a| a == "--json");
     let cli = match Cli::command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m)) {
         Ok(cli) => cli,
-        Err(e) => return usage(&e, wants_json),
+        Err(e) => return usage(&e),
     };
     let kind = cli.command.word();
-    let json = cli.global.json;
     match perform(&cli) {
         Ok(code) => code,
         Err(failure) => {
-            let code = if matches!(cli.command, Command::Run(_)) {
-                run::FAILED
-            } else {
-                failure.code.exit()
-            };
-            report(kind, json, &failure, code);
-            ExitCode::from(code)
+            let exit = exit_of(kind, failure.code);
+            if cli.global.json {
+                print_json(print::json_failure(kind, &failure, exit, serde_json::Map::new()));
+            }
+            print_failure(&failure);
+            ExitCode::from(exit)
         }
     }
 }
 
-fn usage(e: &clap::Error, json: bool) -> ExitCode {
+/// The exit code of a failure: `run` keeps all but one for its command.
+fn exit_of(kind: &str, code: Code) -> u8 {
+    if kind == "run" { run::FAILED } else { code.exit() }
+}
+
+/// Whoever does not read it misses nothing but this: what failed is on standard error too.
+fn print_json(printed: io::Result<()>) {
+    if let Err(e) = printed {
+        log::debug!("{e}");
+    }
+}
+
+fn usage(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
         // --help and --version.
         return finish(write!(io::stdout(), "{e}"));
     }
-    if json {
-        let failure =
-            Failure::new(Code::Usage, e.to_string().trim().to_owned()).hint("txfs --help");
-        report("usage", true, &failure, Code::Usage.exit());
-    } else {
-        eprint!("{e}");
+    let lenient = Cli::command().ignore_errors(true).try_get_matches().ok();
+    let kind = lenient.as_ref().and_then(|m| m.subcommand_name()).unwrap_or("usage");
+    let exit = exit_of(kind, Code::Usage);
+    if std::env::args_os().take_while(|a| a != "--").any(|a| a == "--json") {
+        let text = e.to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let failure = Failure::new(Code::Usage, message).hint("txfs --help");
+        print_json(print::json_failure(kind, &failure, exit, serde_json::Map::new()));
     }
-    ExitCode::from(Code::Usage.exit())
+    if let Err(e) = write!(io::stderr(), "{e}") {
+        log::debug!("{e}");
+    }
+    ExitCode::from(exit)
 }
 
 /// A reader that has seen enough is no error.
@@ -82,93 +106,8 @@ fn finish(written: io::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("txfs: cannot write the output: {e}");
+            say(&format!("cannot write the output: {e}"));
             ExitCode::from(Code::Io.exit())
-        }
-    }
-}
-
-fn report(kind: &str, json: bool, failure: &Failure, exit: u8) {
-    if json {
-        let mut object = serde_json::to_value(failure)
-            .ok()
-            .and_then(|value| value.as_object().cloned())
-            .unwrap_or_default();
-        object.insert("schema_version".into(), SCHEMA_VERSION.into());
-        object.insert("kind".into(), kind.into());
-        object.insert("ok".into(), false.into());
-        object.insert("exit".into(), exit.into());
-        // Whoever does not read it misses nothing but this.
-        if let Err(e) = writeln!(io::stdout(), "{}", serde_json::Value::Object(object)) {
-            log::debug!("{e}");
-        }
-    }
-    print_failure(failure);
-}
-
-/// The directory that commands are about, and how to reach its daemon.
-struct Place {
-    target: Target,
-    txn: String,
-    /// Whether there is a store already.
-    has_store: bool,
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    path.canonicalize().map_err(|e| {
-        Failure::new(Code::NotFound, format!("cannot open {}: {e}", path.display()))
-            .hint("txfs -C DIRECTORY ...")
-    })
-}
-
-/// What the view around a directory says of itself, if there is one.
-fn about_view(dir: &Path, what: &str) -> Option<Vec<u8>> {
-    let mut buf = vec![0u8; 4096];
-    dir.ancestors().find_map(|at| {
-        let len = rustix::fs::getxattr(at, format!("user.txfs.{what}"), &mut buf).ok()?;
-        Some(buf[..len].to_vec())
-    })
-}
-
-fn find(global: &Global, make: bool) -> Result<Place, Failure> {
-    let start = absolute(global.directory.as_deref().unwrap_or(Path::new(".")))?;
-    if !start.is_dir() {
-        return Err(Failure::new(Code::NotFound, format!("{} is no directory", start.display()))
-            .hint("txfs -C DIRECTORY ..."));
-    }
-    if global.directory.is_some() {
-        std::env::set_current_dir(&start).map_err(|e| {
-            Failure::new(Code::NotFound, format!("cannot enter {}: {e}", start.display()))
-                .hint("txfs -C DIRECTORY ...")
-        })?;
-    }
-    let named = global.txn.clone().or_else(|| std::env::var("TXFS_TXN").ok());
-    if let Some(workspace) = about_view(&start, "workspace") {
-        let txn = named
-            .or_else(|| about_view(&start, "txn").and_then(|t| String::from_utf8(t).ok()))
-            .unwrap_or_else(|| workspace::MAIN.into());
-        let socket =
-            about_view(&start, "socket").map(|s| PathBuf::from(std::ffi::OsString::from_vec(s)));
-        let workspace = PathBuf::from(std::ffi::OsString::from_vec(workspace));
-        let target = Target { workspace, store: None, force: global.force, socket };
-        return Ok(Place { target, txn, has_store: true });
-    }
-    let txn = named.unwrap_or_else(|| workspace::MAIN.into());
-    let target = |workspace: &Path| Target {
-        workspace: workspace.to_path_buf(),
-        store: global.store.clone(),
-        force: global.force,
-        socket: None,
-    };
-    if let Some(store) = &global.store {
-        return Ok(Place { target: target(&start), txn, has_store: store.join("lock").exists() });
-    }
-    match start.ancestors().find(|dir| client::has_store(dir)) {
-        Some(dir) => Ok(Place { target: target(dir), txn, has_store: true }),
-        None if make => Ok(Place { target: target(&start), txn, has_store: false }),
-        None => {
-            Err(Failure::new(Code::NotFound, format!("{} is in no workspace", start.display()))
-                .hint("txfs run -- COMMAND makes the current directory one"))
         }
     }
 }
@@ -179,105 +118,53 @@ fn ask(place: &Place, verb: Verb) -> Result<Reply, Failure> {
 }
 
 /// Asks, with what is streamed on standard output.
-fn ask_streaming(place: &Place, verb: Verb) -> Result<Reply, Failure> {
+fn ask_streaming(place: &Place, verb: Verb, form: DiffForm) -> Result<Reply, Failure> {
     let mut wire = client::connect(&place.target)?;
-    let mut out = io::stdout().lock();
-    let answer: Result<Answer, Failure> = client::ask(&mut wire, &place.txn, verb, None, |bytes| {
-        match out.write_all(bytes) {
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
-                // The reader has seen enough.
-                std::process::exit(0);
-            }
-            other => other,
+    let stdout = io::stdout();
+    let mut out: Box<dyn Write> = match form {
+        DiffForm::Patch if stdout.is_terminal() => {
+            Box::new(terminal::Patch::new(stdout.lock(), terminal::has_colours(&stdout)))
         }
-    });
-    answer.map(|a| a.reply)
-}
-
-fn paths(place: &Place, given: &[PathBuf]) -> Result<Vec<PathBytes>, Failure> {
-    let here = std::env::current_dir()
-        .map_err(|e| Failure::new(Code::Io, format!("cannot find the current directory: {e}")))?;
-    let mut out = Vec::new();
-    for path in given {
-        let full = if path.is_absolute() { path.clone() } else { here.join(path) };
-        let mut clean = PathBuf::new();
-        for part in full.components() {
-            match part {
-                std::path::Component::CurDir => {}
-                std::path::Component::ParentDir => drop(clean.pop()),
-                part @ (std::path::Component::Prefix(_)
-                | std::path::Component::RootDir
-                | std::path::Component::Normal(_)) => clean.push(part),
-            }
-        }
-        let rel = clean.strip_prefix(&place.target.workspace).map_err(|_| {
-            Failure::new(Code::Usage, format!("{} is outside the workspace", path.display()))
-                .hint(format!("name paths below {}", place.target.workspace.display()))
-        })?;
-        out.push(PathBytes(rel.as_os_str().as_bytes().to_vec()));
-    }
-    Ok(out)
+        DiffForm::Patch
+        | DiffForm::Stat
+        | DiffForm::NameStatus
+        | DiffForm::NameStatusZ
+        | DiffForm::Changes => Box::new(stdout.lock()),
+    };
+    let enough = |written: io::Result<()>| match written {
+        // The reader has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other,
+    };
+    let answer: Answer =
+        client::ask(&mut wire, &place.txn, verb, None, |bytes| enough(out.write_all(bytes)))?;
+    enough(out.flush())
+        .map_err(|e| Failure::new(Code::Io, format!("cannot write the output: {e}")))?;
+    Ok(answer.reply)
 }
 
 fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
     let global = &cli.global;
-    let kind = cli.command.word();
     let reply = match &cli.command {
-        Command::Daemon(d) => {
-            let ready = crate::sys::adopt_fd(d.ready_fd).map_err(|e| {
-                Failure::new(Code::Usage, format!("descriptor {}: {e}", d.ready_fd))
-            })?;
-            return match crate::daemon::serve(
-                &d.workspace,
-                global.store.as_deref(),
-                global.force,
-                ready,
-            ) {
-                Ok(()) => Ok(ExitCode::SUCCESS),
-                // It was told to whoever started us.
-                Err(failure) => Ok(ExitCode::from(failure.code.exit())),
-            };
-        }
+        Command::Daemon(daemon) => return serve(global, daemon),
         Command::Failpoints => {
             return Ok(finish(
                 failpoint::ALL.iter().try_for_each(|p| writeln!(io::stdout(), "{p}")),
             ));
         }
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "txfs", &mut io::stdout());
-            return Ok(ExitCode::SUCCESS);
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "txfs", &mut text);
+            return Ok(print_text(cli, &text));
         }
-        Command::Man { verb } => return man(verb.as_deref()),
+        Command::Man { verb } => return man(verb.as_deref()).map(|text| print_text(cli, &text)),
         Command::Stop => {
             return mounts::stop(&find(global, false)?.target, global.force)
                 .map(|()| ExitCode::SUCCESS);
         }
-        Command::Run(options) => {
-            let place = find(global, true)?;
-            announce(&place);
-            let run = run::Run {
-                target: place.target,
-                txn: place.txn,
-                command: options.command.clone(),
-                on_success: options.on_success,
-                on_failure: options.on_failure,
-                message: options.message.clone().unwrap_or_default(),
-            };
-            let done = run.execute()?;
-            if global.json {
-                print::json(
-                    "run",
-                    &serde_json::json!({"exit": done.exit, "txn": run.txn, "then": done.then}),
-                )
-                .map_err(|e| Failure::new(Code::Io, e.to_string()))?;
-            }
-            return Ok(ExitCode::from(done.exit));
-        }
-        Command::Mount { at } => {
-            let place = find(global, true)?;
-            announce(&place);
-            Reply::Mount(mounts::mount(&place.target, &place.txn, at)?)
-        }
+        Command::Run(options) => return perform_run(global, options),
+        Command::Diff(diff) => return perform_diff(global, diff),
+        Command::Mount { workspace, at } => mount(global, workspace.as_deref(), at)?,
         Command::Umount { at } => {
             let place = match at {
                 Some(at) => mounts::place_of(global, at)?,
@@ -288,60 +175,27 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Begin => {
             let place = find(global, true)?;
             announce(&place);
-            workspace::check_name(&place.txn)?;
             ask(&place, Verb::Begin)?
         }
-        Command::List => ask(&find(global, false)?, Verb::List)?,
-        Command::Status { paths: given } => {
+        Command::Status { paths } => {
             let place = find(global, false)?;
-            let paths = paths(&place, given)?;
+            let paths = place.paths(paths)?;
             ask(&place, Verb::Status { paths })?
         }
-        Command::Diff(d) => {
-            let place = find(global, false)?;
-            let form = if global.json { DiffForm::Changes } else { d.form() };
-            let paths = paths(&place, &d.paths)?;
-            let reply = ask_streaming(&place, Verb::Diff { form, paths })?;
-            if !global.json {
-                return Ok(finish(Ok(())));
+        Command::Show { generation, patch, form } => {
+            let form = match (global.json, form.given(), patch) {
+                (true, ..) | (false, None, false) => DiffForm::Changes,
+                (false, Some(form), _) => form,
+                (false, None, true) => DiffForm::Patch,
+            };
+            let verb = Verb::Show { generation: *generation, form };
+            let reply = ask_streaming(&find(global, false)?, verb, form)?;
+            if form != DiffForm::Changes {
+                return Ok(ExitCode::SUCCESS);
             }
             reply
         }
-        Command::Log { processes } => {
-            ask(&find(global, false)?, Verb::Log { processes: *processes })?
-        }
-        Command::Show { generation, diff } => {
-            let listed = global.json || (diff.form() == DiffForm::Patch && !diff.patch);
-            let form = if listed { DiffForm::Changes } else { diff.form() };
-            let place = find(global, false)?;
-            ask_streaming(&place, Verb::Show { generation: *generation, form })?
-        }
-        Command::Commit(c) => ask(
-            &find(global, false)?,
-            Verb::Commit {
-                message: PathBytes(c.message.clone().unwrap_or_default().into_bytes()),
-                dry_run: c.dry_run,
-                wait: c.wait.unwrap_or(0),
-                allow_open_writers: c.allow_open_writers,
-                history: match (c.keep, c.no_undo) {
-                    (true, _) => HistoryChoice::Keep,
-                    (_, true) => HistoryChoice::NoUndo,
-                    _ => HistoryChoice::Ask,
-                },
-            },
-        )?,
-        Command::Abort => ask(&find(global, false)?, Verb::Abort)?,
-        Command::Undo { generation, to, with_dependents, dry_run } => ask(
-            &find(global, false)?,
-            Verb::Undo {
-                generation: *generation,
-                to: *to,
-                with_dependents: *with_dependents,
-                dry_run: *dry_run,
-            },
-        )?,
-        Command::History => ask(&find(global, false)?, Verb::History)?,
-        Command::Gc { keep } => ask(&find(global, false)?, Verb::Gc { keep: *keep })?,
+        Command::Abort => abort(global)?,
         Command::Doctor { fix } => {
             let place = find(global, false)?;
             match ask(&place, Verb::Doctor { fix: *fix }) {
@@ -349,15 +203,181 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
                 Err(failure) => Reply::Doctor(without_daemon(&place, &failure)),
             }
         }
+        Command::List
+        | Command::Log { .. }
+        | Command::Commit(_)
+        | Command::Undo { .. }
+        | Command::History
+        | Command::Gc { .. } => {
+            let place = find(global, false)?;
+            let Some(verb) = plain_verb(&cli.command) else {
+                return Err(Failure::new(Code::Internal, "there is no such verb"));
+            };
+            ask(&place, verb)?
+        }
     };
-    let unhealthy = matches!(&reply, Reply::Doctor(d) if !d.healthy);
-    let printed = if global.json {
-        print::reply_json(kind, &reply)
-    } else {
-        print::reply(&mut io::stdout(), &reply)
+    print_reply(cli, &reply)
+}
+
+/// The request of a verb that is nothing but its request.
+fn plain_verb(command: &Command) -> Option<Verb> {
+    match command {
+        Command::List => Some(Verb::List),
+        Command::Log { processes } => Some(Verb::Log { processes: *processes }),
+        Command::Commit(c) => Some(Verb::Commit {
+            message: PathBytes(c.message.clone().map(OsString::into_vec).unwrap_or_default()),
+            dry_run: c.dry_run,
+            wait: c.wait.unwrap_or(0),
+            allow_open_writers: c.allow_open_writers,
+            history: match (c.keep, c.no_undo) {
+                (true, _) => HistoryChoice::Keep,
+                (false, true) => HistoryChoice::NoUndo,
+                (false, false) => HistoryChoice::Ask,
+            },
+        }),
+        Command::Undo { generation, to, with_dependents, dry_run } => Some(Verb::Undo {
+            generation: *generation,
+            to: *to,
+            with_dependents: *with_dependents,
+            dry_run: *dry_run,
+        }),
+        Command::History => Some(Verb::History),
+        Command::Gc { keep } => Some(Verb::Gc { keep: *keep }),
+        Command::Run(_)
+        | Command::Mount { .. }
+        | Command::Umount { .. }
+        | Command::Begin
+        | Command::Status { .. }
+        | Command::Diff(_)
+        | Command::Show { .. }
+        | Command::Abort
+        | Command::Doctor { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Daemon(_)
+        | Command::Stop
+        | Command::Failpoints => None,
+    }
+}
+
+fn print_reply(cli: &Cli, reply: &Reply) -> Result<ExitCode, Failure> {
+    let unhealthy = matches!(reply, Reply::Doctor(d) if !d.healthy);
+    let printed = match (&cli.command, reply) {
+        _ if cli.global.json => print::reply_json(cli.command.word(), reply),
+        (Command::Umount { .. }, Reply::Txn(txn)) => {
+            writeln!(io::stdout(), "unmounted; transaction \"{}\" is {}", txn.txn, txn.state)
+        }
+        _ => {
+            let colours = terminal::has_colours(&io::stdout());
+            let mut out = io::BufWriter::new(io::stdout().lock());
+            print::reply(&mut out, reply, colours).and_then(|()| out.flush())
+        }
     };
     let code = finish(printed);
     Ok(if unhealthy { ExitCode::from(Code::Corrupt.exit()) } else { code })
+}
+
+/// Prints a text that was made here.
+fn print_text(cli: &Cli, text: &[u8]) -> ExitCode {
+    finish(if cli.global.json {
+        let text = serde_json::json!({ "text": PathBytes(text.to_vec()) });
+        print::json(cli.command.word(), &text)
+    } else {
+        io::stdout().write_all(text)
+    })
+}
+
+fn serve(global: &Global, daemon: &args::Daemon) -> Result<ExitCode, Failure> {
+    let number = daemon.ready_fd;
+    let ready = crate::sys::adopt_fd(number)
+        .map_err(|e| Failure::new(Code::Usage, format!("descriptor {number}: {e}")))?;
+    let served =
+        crate::daemon::serve(&daemon.workspace, global.store.as_deref(), global.force, ready);
+    // A failure was told to whoever started us.
+    Ok(served.map_or_else(|f| ExitCode::from(f.code.exit()), |()| ExitCode::SUCCESS))
+}
+
+fn perform_run(global: &Global, options: &args::Run) -> Result<ExitCode, Failure> {
+    let place = find(global, true)?;
+    announce(&place);
+    let run = run::Run {
+        target: place.target,
+        txn: place.txn,
+        command: options.command.clone(),
+        on_success: options.on_success,
+        on_failure: options.on_failure,
+        message: options.message.clone().map(OsString::into_vec).unwrap_or_default(),
+    };
+    let done = run.execute()?;
+    if global.json {
+        let fields = print::fields(&done).map_err(|e| {
+            Failure::new(Code::Internal, format!("cannot say what came of it: {e}"))
+        })?;
+        print_json(match &done.failure {
+            Some(failure) => print::json_failure("run", failure, done.exit, fields),
+            None => print::object("run", true, fields),
+        });
+    }
+    if let Some(failure) = &done.failure {
+        print_failure(failure);
+    }
+    Ok(ExitCode::from(done.exit))
+}
+
+fn perform_diff(global: &Global, diff: &args::Diff) -> Result<ExitCode, Failure> {
+    let place = find(global, false)?;
+    let form = match (global.json, diff.form.given()) {
+        (true, _) => DiffForm::Changes,
+        (false, given) => given.unwrap_or(DiffForm::Patch),
+    };
+    let paths = place.paths(&diff.paths)?;
+    let reply = ask_streaming(&place, Verb::Diff { form, paths }, form)?;
+    if global.json {
+        return Ok(finish(print::reply_json("diff", &reply)));
+    }
+    if let (DiffForm::Patch, Reply::Changes(reply)) = (form, &reply) {
+        let unsaid = report::unsaid(&reply.changes);
+        if !unsaid.is_empty() {
+            say("what a patch cannot say:");
+            print_changes(&unsaid).map_err(|e| {
+                Failure::new(Code::Io, format!("cannot write to standard error: {e}"))
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mount(global: &Global, workspace: Option<&Path>, at: &Path) -> Result<Reply, Failure> {
+    // Taken from where we are before another directory is entered.
+    let at = if workspace.is_some() {
+        std::path::absolute(at).map_err(|e| {
+            Failure::new(Code::Io, format!("cannot find the current directory: {e}"))
+        })?
+    } else {
+        at.to_path_buf()
+    };
+    let place = match workspace {
+        Some(dir) => find(&Global { directory: Some(dir.to_path_buf()), ..global.clone() }, true)?,
+        None => find(global, true)?,
+    };
+    announce(&place);
+    mounts::mount(&place.target, &place.txn, &at).map(Reply::Mount)
+}
+
+/// An abort is final: on a terminal it is asked for.
+fn abort(global: &Global) -> Result<Reply, Failure> {
+    let place = find(global, false)?;
+    if terminal::can_ask(global) {
+        let Reply::Status(status) = ask(&place, Verb::Status { paths: Vec::new() })? else {
+            return Err(Failure::new(Code::Internal, "the daemon answered something else")
+                .hint("txfs __stop, then run the command again"));
+        };
+        if !status.changes.is_empty() {
+            let counts = words(&status.counts);
+            terminal::ask(&format!("drop transaction \"{}\" ({counts})?", place.txn))?;
+        }
+    }
+    ask(&place, Verb::Abort)
 }
 
 /// What can be said of a store that no daemon opens: what is wrong, and what content there is.
@@ -397,11 +417,11 @@ fn without_daemon(place: &Place, failure: &Failure) -> crate::proto::DoctorReply
 
 fn announce(place: &Place) {
     if !place.has_store {
-        eprintln!("txfs: {} is a workspace now", place.target.workspace.display());
+        say(&format!("{} is a workspace now", place::name(&place.target.workspace)));
     }
 }
 
-fn man(verb: Option<&str>) -> Result<ExitCode, Failure> {
+fn man(verb: Option<&str>) -> Result<Vec<u8>, Failure> {
     let mut command = Cli::command();
     command.build();
     let page = match verb {
@@ -417,6 +437,6 @@ fn man(verb: Option<&str>) -> Result<ExitCode, Failure> {
     let mut out = Vec::new();
     clap_mangen::Man::new(page)
         .render(&mut out)
-        .map_err(|e| Failure::new(Code::Io, format!("cannot render the page: {e}")))?;
-    Ok(finish(io::stdout().write_all(&out)))
+        .map_err(|e| Failure::new(Code::Internal, format!("cannot render the page: {e}")))?;
+    Ok(out)
 }

@@ -3,7 +3,8 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{Place, absolute, args::Global, find};
+use super::args::Global;
+use super::place::{Place, absolute, find, name, view_at};
 use crate::daemon::client::{self, Target};
 use crate::fuse::mount;
 use crate::proto::{Code, Failure, MountHow, MountReply, PathBytes, Reply, TxnInfo, Verb};
@@ -20,26 +21,23 @@ fn check(target: &Target, at: &Path) -> Result<PathBuf, Failure> {
         detach(at)?;
     }
     let meta = std::fs::symlink_metadata(at).map_err(|e| {
-        Failure::new(Code::NotFound, format!("cannot mount at {}: {e}", at.display()))
-            .hint(format!("mkdir -p {}", at.display()))
+        Failure::new(Code::NotFound, format!("cannot mount at {}: {e}", name(at)))
+            .hint(format!("mkdir -p {}", name(at)))
     })?;
     if !meta.is_dir() {
-        return Err(Failure::new(Code::Usage, format!("{} is no directory", at.display()))
+        return Err(Failure::new(Code::Usage, format!("{} is no directory", name(at)))
             .hint("name an empty directory"));
     }
     let at = absolute(at)?;
     if at.starts_with(&target.workspace) {
-        return Err(Failure::new(
-            Code::Refused,
-            format!("{} is inside the workspace", at.display()),
-        )
-        .hint("name a directory outside, or use txfs run, which needs none"));
+        return Err(Failure::new(Code::Refused, format!("{} is inside the workspace", name(&at)))
+            .hint("name a directory outside, or use txfs run, which needs none"));
     }
     let occupied = std::fs::read_dir(&at).is_ok_and(|mut d| d.next().is_some());
     if occupied || user::is_mount_point(&at) {
         return Err(Failure::new(
             Code::Busy,
-            format!("{} is not empty, or mounted already", at.display()),
+            format!("{} is not empty, or mounted already", name(&at)),
         )
         .hint("name an empty directory"));
     }
@@ -53,7 +51,7 @@ fn detach(at: &Path) -> Result<(), Failure> {
         user::fusermount_unmount(at)
     };
     done.map_err(|e| {
-        Failure::new(Code::Busy, format!("cannot unmount {}: {e}", at.display()))
+        Failure::new(Code::Busy, format!("cannot unmount {}: {e}", name(at)))
             .hint("fuser -vm shows who uses it")
     })
 }
@@ -65,9 +63,9 @@ pub(super) fn mount(target: &Target, txn: &str, at: &Path) -> Result<MountReply,
     let point = PathBytes(at.as_os_str().as_bytes().to_vec());
     let busy = |reply: &MountReply| {
         let whom = match (&reply.txn.mount, reply.holder) {
-            (Some(at), _) => format!("mounted at {}", crate::report::quote::c(&at.0)),
+            (Some(at), _) => format!("mounted at {}", crate::report::quote::shown(&at.0)),
             (None, Some(pid)) => format!("in use by the run with process id {pid}"),
-            (None, None) => "being mounted".into(),
+            (None, None) => "in use by what an earlier run left in the background".into(),
         };
         Failure::new(Code::Busy, format!("transaction \"{txn}\" is {whom}"))
             .hint("txfs umount, or end that run, or use another transaction: --txn NAME")
@@ -83,7 +81,7 @@ pub(super) fn mount(target: &Target, txn: &str, at: &Path) -> Result<MountReply,
         let Reply::Mount(reply) = answer.reply else { return Err(internal()) };
         let Some(fd) = answer.fd else { return Err(busy(&reply)) };
         mount::attach(std::os::fd::AsFd::as_fd(&fd), &at).map_err(|e| {
-            Failure::new(Code::Io, format!("cannot mount at {}: {e}", at.display()))
+            Failure::new(Code::Io, format!("cannot mount at {}: {e}", name(&at)))
                 .hint("name an empty directory")
         })?;
         return Ok(reply);
@@ -100,11 +98,8 @@ pub(super) fn mount(target: &Target, txn: &str, at: &Path) -> Result<MountReply,
         return Err(busy(&reply));
     }
     let device = user::fusermount(&at).map_err(|e| {
-        Failure::new(
-            Code::Unavailable,
-            format!("fusermount3 cannot mount at {}: {e}", at.display()),
-        )
-        .hint("apt-get install fuse3, and check that /dev/fuse is open to you")
+        Failure::new(Code::Unavailable, format!("fusermount3 cannot mount at {}: {e}", name(&at)))
+            .hint("apt-get install fuse3, and check that /dev/fuse is open to you")
     })?;
     let mut wire = client::connect(target)?;
     let answer = client::ask(
@@ -124,41 +119,27 @@ pub(super) fn mount(target: &Target, txn: &str, at: &Path) -> Result<MountReply,
     }
 }
 
-/// The place that a mount point says it belongs to.
+/// The place that a mount point says it belongs to; the one around us if it was a dead one, which is
+/// detached.
 pub(super) fn place_of(global: &Global, at: &Path) -> Result<Place, Failure> {
     if mount::is_dead(at) {
         detach(at)?;
         return find(global, false);
     }
-    let mut buf = vec![0u8; 4096];
-    let mut about = |what: &str| {
-        let len = rustix::fs::getxattr(at, format!("user.txfs.{what}"), &mut buf).ok()?;
-        Some(buf[..len].to_vec())
+    let Some(view) = view_at(at) else {
+        return Err(Failure::new(Code::NotFound, format!("no view is mounted at {}", name(at)))
+            .hint("txfs list"));
     };
-    let (Some(workspace), Some(txn)) = (about("workspace"), about("txn")) else {
-        return Err(Failure::new(
-            Code::NotFound,
-            format!("no view is mounted at {}", at.display()),
-        )
-        .hint("txfs list"));
-    };
-    let socket = about("socket").map(|s| PathBuf::from(std::ffi::OsString::from_vec(s)));
-    let workspace = PathBuf::from(std::ffi::OsString::from_vec(workspace));
-    let txn = String::from_utf8(txn).map_err(|_| internal())?;
-    Ok(Place {
-        target: Target { workspace, store: global.store.clone(), force: false, socket },
-        txn,
-        has_store: true,
-    })
+    let txn = view.txn.clone();
+    Ok(view.place(global, txn))
 }
 
 /// Unmounts the view of a transaction.
 pub(super) fn umount(target: &Target, txn: &str, at: Option<&Path>) -> Result<TxnInfo, Failure> {
     let mut wire = client::connect(target)?;
     let answer = client::ask(&mut wire, txn, Verb::Umount, None, |_| Ok(()))?;
-    let Reply::Txn(info) = answer.reply else { return Err(internal()) };
-    let recorded =
-        info.mount.as_ref().map(|p| PathBuf::from(std::ffi::OsString::from_vec(p.0.clone())));
+    let Reply::Txn(mut info) = answer.reply else { return Err(internal()) };
+    let recorded = info.mount.take().map(|p| PathBuf::from(std::ffi::OsString::from_vec(p.0)));
     match at.map(Path::to_path_buf).or(recorded) {
         Some(at) => {
             if user::is_mount_point(&at) || mount::is_dead(&at) {

@@ -1,37 +1,68 @@
 //! Answers for people, and as JSON.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
 use crate::proto::{
-    ChangeKind, ChangeLine, Counts, Failure, GenerationInfo, LogLine, PathBytes, Reply,
-    SCHEMA_VERSION, StatusReply, TxnInfo,
+    ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, PathBytes, Reply,
+    SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
 };
 use crate::report::letter;
-use crate::report::quote::c;
+use crate::report::quote::{shown, terminal};
 
 /// Prints a failure: the message, every path in the way, the next step.
 pub(crate) fn failure(out: &mut dyn Write, failure: &Failure) -> io::Result<()> {
-    writeln!(out, "txfs: {}", failure.message)?;
-    for conflict in &failure.conflicts {
-        writeln!(out, "  {}: {}", c(&conflict.path.0), conflict.reason)?;
+    writeln!(out, "txfs: {}", terminal(failure.message.as_bytes()))?;
+    failure.conflicts.iter().try_for_each(|c| conflict(out, c))?;
+    match &failure.hint {
+        Some(hint) => writeln!(out, "Hint: {}", terminal(hint.as_bytes())),
+        None => Ok(()),
     }
-    if let Some(hint) = &failure.hint {
-        writeln!(out, "Hint: {hint}")?;
-    }
-    Ok(())
 }
 
-/// Prints a value as one object with `schema_version`, `kind` and `ok`.
-pub(super) fn json(kind: &str, value: &impl Serialize) -> io::Result<()> {
-    let serde_json::Value::Object(mut object) = serde_json::to_value(value)? else {
-        return Err(io::Error::other("an answer is an object"));
-    };
+fn conflict(out: &mut dyn Write, c: &Conflict) -> io::Result<()> {
+    writeln!(out, "  {}: {}", shown(&c.path.0), terminal(c.reason.as_bytes()))
+}
+
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// The fields of an answer.
+pub(super) fn fields(value: &impl Serialize) -> io::Result<Object> {
+    match serde_json::to_value(value)? {
+        serde_json::Value::Object(object) => Ok(object),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_)
+        | serde_json::Value::Array(_) => Err(io::Error::other("an answer is an object")),
+    }
+}
+
+/// Prints one object with `schema_version`, `kind` and `ok` beside its fields.
+pub(super) fn object(kind: &str, ok: bool, mut object: Object) -> io::Result<()> {
     object.insert("schema_version".into(), SCHEMA_VERSION.into());
     object.insert("kind".into(), kind.into());
-    object.insert("ok".into(), true.into());
+    object.insert("ok".into(), ok.into());
     writeln!(io::stdout(), "{}", serde_json::Value::Object(object))
+}
+
+/// Prints a value of a verb that did what it should.
+pub(super) fn json(kind: &str, value: &impl Serialize) -> io::Result<()> {
+    object(kind, true, fields(value)?)
+}
+
+/// Prints a failure and the exit code that goes with it, beside what else is known.
+pub(super) fn json_failure(
+    kind: &str,
+    failure: &Failure,
+    exit: u8,
+    known: Object,
+) -> io::Result<()> {
+    let mut all = known;
+    all.extend(fields(failure)?);
+    all.insert("exit".into(), exit.into());
+    object(kind, false, all)
 }
 
 /// Prints an answer as JSON.
@@ -57,7 +88,7 @@ pub(super) fn reply_json(kind: &str, reply: &Reply) -> io::Result<()> {
 }
 
 /// Prints an answer for people.
-pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
+pub(super) fn reply(out: &mut dyn Write, reply: &Reply, colours: bool) -> io::Result<()> {
     match reply {
         Reply::Failed(f) => failure(out, f),
         Reply::Daemon(d) => writeln!(
@@ -65,16 +96,16 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
             "daemon {} serves {} views of {}",
             d.daemon_pid,
             d.mounts,
-            c(&d.workspace.0)
+            shown(&d.workspace.0)
         ),
         Reply::Txn(t) => txn(out, t),
         Reply::List(l) => l.txns.iter().try_for_each(|t| txn(out, t)),
-        Reply::Status(s) => status(out, s),
-        Reply::Changes(r) => changes(out, &r.changes),
+        Reply::Status(s) => status(out, s, colours),
+        Reply::Changes(r) => changes(out, &r.changes, colours),
         Reply::Log(l) => l.records.iter().try_for_each(|line| log_line(out, line)),
         Reply::Show(s) => {
             generation(out, &s.info)?;
-            changes(out, &s.changes)
+            changes(out, &s.changes, colours)
         }
         Reply::Commit(r) if r.dry_run => writeln!(out, "would commit: {}", words(&r.counts)),
         Reply::Commit(r) if !r.changed => {
@@ -83,7 +114,7 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
         Reply::Commit(r) => {
             writeln!(out, "generation {}: {}", r.generation, words(&r.counts))?;
             for path in &r.copied_open {
-                writeln!(out, "  {} is open: committed as a copy of what it held", c(&path.0))?;
+                writeln!(out, "  {} is open: committed as a copy of what it held", shown(&path.0))?;
             }
             undo_line(out, r.undo.as_deref(), r.reason.as_deref())
         }
@@ -115,7 +146,8 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
         }
         Reply::Doctor(r) => {
             for f in &r.findings {
-                let path = f.path.as_ref().map(|p| format!(": {}", c(&p.0))).unwrap_or_default();
+                let path =
+                    f.path.as_ref().map(|p| format!(": {}", shown(&p.0))).unwrap_or_default();
                 writeln!(out, "{:<8}{}{path}", f.level, f.what)?;
                 if let Some(remedy) = &f.remedy {
                     writeln!(out, "        Hint: {remedy}")?;
@@ -124,7 +156,8 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply) -> io::Result<()> {
             Ok(())
         }
         Reply::Mount(r) => {
-            let at = r.txn.mount.as_ref().map_or_else(String::new, |p| format!(" at {}", c(&p.0)));
+            let at =
+                r.txn.mount.as_ref().map_or_else(String::new, |p| format!(" at {}", shown(&p.0)));
             writeln!(out, "transaction \"{}\" is mounted{at}", r.txn.txn)
         }
         Reply::Step(s) => writeln!(out, "step {}", s.step),
@@ -144,7 +177,8 @@ fn txn(out: &mut dyn Write, t: &TxnInfo) -> io::Result<()> {
     } else {
         String::new()
     };
-    let mount = t.mount.as_ref().map_or_else(String::new, |p| format!(", mounted at {}", c(&p.0)));
+    let mount =
+        t.mount.as_ref().map_or_else(String::new, |p| format!(", mounted at {}", shown(&p.0)));
     writeln!(
         out,
         "{}: {}, {} effects on generation {}{stale}, {} staged{mount}",
@@ -156,7 +190,8 @@ fn txn(out: &mut dyn Write, t: &TxnInfo) -> io::Result<()> {
     )
 }
 
-fn words(n: &Counts) -> String {
+/// Counts as words.
+pub(crate) fn words(n: &Counts) -> String {
     let all = [
         (n.deleted, "deleted"),
         (n.renamed, "renamed"),
@@ -179,7 +214,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn status(out: &mut dyn Write, s: &StatusReply) -> io::Result<()> {
+fn status(out: &mut dyn Write, s: &StatusReply, colours: bool) -> io::Result<()> {
     txn(out, &s.txn)?;
     writeln!(
         out,
@@ -188,43 +223,61 @@ fn status(out: &mut dyn Write, s: &StatusReply) -> io::Result<()> {
         size(s.store_bytes),
         size(s.history_bytes)
     )?;
-    changes(out, &s.changes)?;
+    changes(out, &s.changes, colours)?;
     if !s.drift.is_empty() {
         writeln!(out, "edited outside the transaction:")?;
-        s.drift.iter().try_for_each(|d| writeln!(out, "  {}: {}", c(&d.path.0), d.reason))?;
+        s.drift.iter().try_for_each(|d| conflict(out, d))?;
     }
     if !s.open_writers.is_empty() {
         writeln!(out, "open for writing:")?;
-        s.open_writers.iter().try_for_each(|w| writeln!(out, "  {}", c(&w.path.0)))?;
+        s.open_writers.iter().try_for_each(|w| writer(out, w))?;
     }
     if let Some(why) = &s.poisoned {
-        writeln!(out, "blocked: {why}")?;
+        writeln!(out, "blocked: {}", terminal(why.as_bytes()))?;
     }
     writeln!(out, "next: {}", s.next_step)
 }
 
+fn writer(out: &mut dyn Write, w: &Writer) -> io::Result<()> {
+    let pids: Vec<_> = w.pids.iter().map(u32::to_string).collect();
+    let by = if pids.is_empty() { String::new() } else { format!("  (by {})", pids.join(", ")) };
+    writeln!(out, "  {}{by}", shown(&w.path.0))
+}
+
 /// Lists changes: a letter, the paths, what of the metadata.
-pub(crate) fn changes(out: &mut dyn Write, lines: &[ChangeLine]) -> io::Result<()> {
-    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+pub(crate) fn changes(out: &mut dyn Write, lines: &[ChangeLine], colours: bool) -> io::Result<()> {
     for line in lines {
-        let path = c(&line.path.0);
+        let path = shown(&line.path.0);
         let slash = if line.kind == "dir" { "/" } else { "" };
         let from =
-            line.from.as_ref().map_or_else(String::new, |f| format!("{}{slash} -> ", c(&f.0)));
-        let meta = if line.meta.is_empty() {
-            String::new()
-        } else {
-            format!("  ({})", line.meta.join(", "))
+            line.from.as_ref().map_or_else(String::new, |f| format!("{}{slash} -> ", shown(&f.0)));
+        let meta = meta(line);
+        let on = match (colours, line.change) {
+            (false, _) => "",
+            (true, ChangeKind::Deleted) => "\x1b[31m",
+            (true, ChangeKind::Added) => "\x1b[32m",
+            (
+                true,
+                ChangeKind::Renamed
+                | ChangeKind::TypeChanged
+                | ChangeKind::Modified
+                | ChangeKind::Metadata,
+            ) => "\x1b[33m",
         };
-        let (on, off) = match (colour, line.change) {
-            (false, _) => ("", ""),
-            (true, ChangeKind::Deleted) => ("\x1b[31m", "\x1b[0m"),
-            (true, ChangeKind::Added) => ("\x1b[32m", "\x1b[0m"),
-            (true, _) => ("\x1b[33m", "\x1b[0m"),
-        };
+        let off = if colours { "\x1b[0m" } else { "" };
         writeln!(out, "  {on}{}{off} {from}{path}{slash}{meta}", letter(line.change))?;
     }
     Ok(())
+}
+
+/// What of the metadata changed, in brackets.
+fn meta(line: &ChangeLine) -> String {
+    let what = |word: &String| match (word.as_str(), line.old_mode, line.new_mode) {
+        ("mode", Some(old), Some(new)) => format!("mode {old:04o} -> {new:04o}"),
+        _ => word.clone(),
+    };
+    let all: Vec<_> = line.meta.iter().map(what).collect();
+    if all.is_empty() { String::new() } else { format!("  ({})", all.join(", ")) }
 }
 
 fn generation(out: &mut dyn Write, g: &GenerationInfo) -> io::Result<()> {
@@ -235,7 +288,7 @@ fn generation(out: &mut dyn Write, g: &GenerationInfo) -> io::Result<()> {
         }
     };
     let message =
-        if g.message.0.is_empty() { String::new() } else { format!("  {}", c(&g.message.0)) };
+        if g.message.0.is_empty() { String::new() } else { format!("  {}", shown(&g.message.0)) };
     let kept = if g.pruned { "collected".into() } else { size(g.history_bytes) };
     writeln!(
         out,
@@ -268,12 +321,23 @@ fn time(secs: i64) -> String {
 }
 
 fn log_line(out: &mut dyn Write, line: &LogLine) -> io::Result<()> {
-    let to = line.to.as_ref().map_or_else(String::new, |t: &PathBytes| format!(" -> {}", c(&t.0)));
+    let to =
+        line.to.as_ref().map_or_else(String::new, |t: &PathBytes| format!(" -> {}", shown(&t.0)));
     let detail = line.detail.as_ref().map_or_else(String::new, |d| format!(" {d}"));
     let inverse = line.inverse.as_ref().map_or_else(String::new, |i| format!("  [{i}]"));
-    writeln!(out, "{:>6}  {}{detail} {}{to}{inverse}", line.seq, line.effect, c(&line.path.0))?;
-    match &line.process {
-        Some(p) => writeln!(out, "        by {} {}", p.pid, c(&p.exe.0)),
-        None => Ok(()),
+    let seq = line.seq;
+    match line.effect.as_str() {
+        // What was run, and when, above what it did.
+        "step" => writeln!(
+            out,
+            "{seq:>6}  step {}  {}  {}",
+            line.step,
+            time(line.time),
+            terminal(&line.path.0)
+        )?,
+        effect => writeln!(out, "{seq:>6}  {effect}{detail} {}{to}{inverse}", shown(&line.path.0))?,
     }
+    let Some(p) = &line.process else { return Ok(()) };
+    let argv: Vec<_> = p.argv.iter().map(|a| shown(&a.0)).collect();
+    writeln!(out, "        by {} {}: {}", p.pid, shown(&p.exe.0), argv.join(" "))
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,17 +44,43 @@ fn unreachable(e: &io::Error) -> Failure {
 
 /// Where a daemon listens already, and the connection.
 fn find(target: &Target) -> Option<(PathBuf, UnixStream)> {
-    let mut candidates: Vec<PathBuf> = target.socket.iter().cloned().collect();
-    if candidates.is_empty() {
-        let recorded =
-            std::fs::read(place::record(&store::place(&target.workspace, target.store.as_deref())));
-        if let Ok(bytes) = recorded {
-            use std::os::unix::ffi::OsStringExt;
-            candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
-        }
-        candidates.extend(place::own_socket(&target.workspace));
+    if let Some(told) = &target.socket {
+        // By whoever started us, or by the view itself.
+        return UnixStream::connect(told).ok().map(|stream| (told.clone(), stream));
     }
-    candidates.into_iter().find_map(|path| UnixStream::connect(&path).ok().map(|s| (path, s)))
+    let mut candidates = Vec::new();
+    let record = place::record(&store::place(&target.workspace, target.store.as_deref()));
+    if let Ok(bytes) = std::fs::read(record) {
+        candidates.push(PathBuf::from(std::ffi::OsString::from_vec(bytes)));
+    }
+    candidates.extend(place::own_socket(&target.workspace));
+    // Root's daemon answers whoever may write the workspace, though its store is closed to him.
+    candidates.extend(place::roots_socket(&target.workspace));
+    candidates.into_iter().find_map(|path| {
+        let stream = UnixStream::connect(&path).ok()?;
+        is_trusted(&stream, &target.workspace).then_some((path, stream))
+    })
+}
+
+/// Whether whoever listens may be this workspace's daemon: it is ours, root's, or the workspace's
+/// owner's. Nobody else could have written the record in the store, but the store may be a
+/// directory that was unpacked from somewhere.
+fn is_trusted(stream: &UnixStream, workspace: &Path) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else { return false };
+    let (uid, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
+    let owner = std::fs::metadata(workspace).map(|m| m.uid()).ok();
+    if uid == 0 || uid == own || Some(uid) == owner {
+        return true;
+    }
+    // In a user namespace root is not mapped and looks like nobody.
+    const NOBODY: u32 = 65534;
+    let whole = std::fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    if uid == NOBODY && !whole {
+        return true;
+    }
+    log::warn!("uid {uid} listens at this workspace's socket; it is not asked");
+    false
 }
 
 /// Connects to a daemon that listens already.
@@ -115,6 +143,9 @@ fn start(target: &Target) -> Result<(), Failure> {
     let number = tell.as_raw_fd();
     crate::sys::before_exec(&mut command, move || {
         rustix::process::setsid()?;
+        // What our starter left open is not the daemon's: a lock, say, or a pipe's writing end.
+        crate::sys::close_on_exec_above_2()?;
+        crate::sys::signals::unblock_all()?;
         crate::sys::move_fd(number, 3)
     });
     let mut child = command.spawn().map_err(fail)?;
@@ -167,8 +198,11 @@ pub fn ask(
     }
 }
 
-/// Whether a path is where a workspace has its store.
+/// Whether a directory is a workspace. One whose store is closed to us is one as well.
 #[must_use]
 pub fn has_store(dir: &Path) -> bool {
-    dir.join(store::NAME).join("lock").exists()
+    match std::fs::symlink_metadata(dir.join(store::NAME).join("lock")) {
+        Ok(_) => true,
+        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
+    }
 }

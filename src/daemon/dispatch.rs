@@ -199,6 +199,9 @@ fn begin_mount(
 ) -> Result<(MountReply, Option<OwnedFd>), Failure> {
     let ws = &daemon.workspace;
     ws.ensure(txn, uid)?;
+    if !at.0.is_empty() {
+        daemon.await_ending(txn);
+    }
     // One mount is made at a time: whoever comes second finds the first one's.
     let _mounting = daemon.mounting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let served = daemon.sessions().get(txn).map(|s| (s.runners.last().copied(), s.passthrough));
@@ -206,24 +209,21 @@ fn begin_mount(
         (Some((holder, passthrough)), _) => (true, holder, passthrough, None),
         (None, MountHow::Ask) => (false, None, false, None),
         (None, MountHow::Detached) => {
-            let made = mount::detached(true).map_err(|e| {
+            let made = mount::detached(true, txn).map_err(|e| {
                 Failure::new(Code::Unavailable, format!("cannot make a FUSE mount: {e}"))
                     .hint("check /dev/fuse and CAP_SYS_ADMIN; in a container: --device /dev/fuse --cap-add SYS_ADMIN")
             })?;
-            let passthrough = daemon.begin_session(txn, uid, made.device)?;
+            let passthrough = daemon.begin_session(txn, uid, made.device, at)?;
             (false, None, passthrough, Some(made.mount))
         }
         (None, MountHow::FuseFd) => {
             let device = fd.ok_or_else(|| {
                 Failure::new(Code::Internal, "no FUSE connection came with the request")
             })?;
-            let passthrough = daemon.begin_session(txn, uid, device)?;
+            let passthrough = daemon.begin_session(txn, uid, device, at)?;
             (false, None, passthrough, None)
         }
     };
-    if !existing && how != MountHow::Ask && !at.0.is_empty() {
-        ws.set_mount(txn, Some(at.0.clone()));
-    }
     let reply = MountReply {
         txn: ws.info(txn, uid)?,
         existing,

@@ -17,20 +17,32 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::fuse::{self, About};
-use crate::proto::{Code, Failure};
+use crate::proto::{Code, Failure, MAX_FRAME, PathBytes};
 use crate::sys;
 use crate::txn::Workspace;
 use wire::Wire;
 
 /// How long a daemon without connections and mounts stays.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long a client may take over its request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a plain mount waits for the end of a run's view that nobody is in.
+const ENDING: Duration = Duration::from_secs(2);
+/// Connections at one time; further ones wait in the socket's queue.
+const CONNECTIONS: usize = 256;
+/// Bytes read from somebody who is not answered.
+const STRANGER: u32 = 64 << 10;
+/// Bytes of log from which on a new daemon begins a new one.
+const LOG_BYTES: u64 = 1 << 20;
+/// How long no connection is accepted after that has failed (no descriptor left, say).
+const BREATHER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// A view being served.
 #[derive(Debug, Default)]
@@ -45,6 +57,8 @@ pub struct Daemon {
     workspace: Workspace,
     socket: PathBuf,
     sessions: Mutex<HashMap<String, Session>>,
+    /// A session has ended.
+    ended: Condvar,
     connections: AtomicUsize,
     wake: Mutex<UnixStream>,
     mounting: Mutex<()>,
@@ -92,6 +106,7 @@ fn prepare(
     {
         log::debug!("the limit on open files stays: {e}");
     }
+    spare_from_oom();
     // A lease that is broken sends this, and its default is death.
     sys::ignore_signal(libc::SIGIO, true);
     sys::ignore_signal(libc::SIGHUP, true);
@@ -123,13 +138,28 @@ fn prepare(
         sessions: Mutex::default(),
         connections: AtomicUsize::new(0),
         wake: Mutex::new(wake),
+        ended: Condvar::new(),
         mounting: Mutex::new(()),
     });
     Ok((daemon, listener, woken))
 }
 
+/// Asks the kernel to end others first when memory is short: with us all views die. Only root may
+/// ask for that; everybody may give up a worse place than the usual one.
+fn spare_from_oom() {
+    let ask = |score: &str| std::fs::write("/proc/self/oom_score_adj", score);
+    if let Err(e) = ask("-900").or_else(|_| ask("0")) {
+        log::debug!("oom_score_adj stays: {e}");
+    }
+}
+
 /// Sends the log to a file from here on: standard error leads nowhere.
 fn log_to(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|m| m.len() > LOG_BYTES)
+        && let Err(e) = std::fs::rename(path, path.with_extension("log.1"))
+    {
+        log::warn!("{}: {e}", path.display());
+    }
     let opened = std::fs::File::options().create(true).append(true).open(path);
     match opened {
         Ok(file) => {
@@ -141,6 +171,15 @@ fn log_to(path: &Path) {
         }
         Err(e) => log::warn!("{}: {e}", path.display()),
     }
+}
+
+/// What came of accepting.
+#[derive(Clone, Copy, Debug, Default)]
+struct Accepted {
+    /// There was a connection.
+    any: bool,
+    /// There is one that could not be taken.
+    failed: bool,
 }
 
 impl Daemon {
@@ -165,10 +204,18 @@ impl Daemon {
         mut woken: &UnixStream,
     ) -> Result<(), Failure> {
         let linger = Timespec { tv_sec: LINGER.as_secs() as i64, tv_nsec: 0 };
-        let mut ending = false;
+        let (mut ending, mut tired) = (false, false);
         loop {
-            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-            let timeout = if self.is_idle() { Some(&linger) } else { None };
+            let full = self.connections.load(Ordering::SeqCst) >= CONNECTIONS;
+            let mut fds = vec![PollFd::new(woken, PollFlags::IN)];
+            if !tired && !full {
+                fds.push(PollFd::new(listener, PollFlags::IN));
+            }
+            let timeout = match (tired, self.is_idle()) {
+                (true, _) => Some(&BREATHER),
+                (false, true) => Some(&linger),
+                (false, false) => None,
+            };
             let ready = match poll(&mut fds, timeout) {
                 Ok(n) => n,
                 Err(rustix::io::Errno::INTR) => continue,
@@ -180,10 +227,12 @@ impl Daemon {
                 ending |= buf[..n].contains(&b'X');
             }
             let accepted = self.accept_all(listener);
-            if ending || (ready == 0 && self.is_idle() && !accepted) {
+            let rested = std::mem::replace(&mut tired, accepted.failed);
+            let idle = ready == 0 && !rested && self.is_idle() && !accepted.any;
+            if ending || idle {
                 // Whoever connected before the socket went is still served.
                 self.remove_socket();
-                if !self.accept_all(listener) || ending {
+                if !self.accept_all(listener).any || ending {
                     break;
                 }
             }
@@ -191,10 +240,20 @@ impl Daemon {
         self.workspace.close()
     }
 
-    fn accept_all(self: &Arc<Daemon>, listener: &UnixListener) -> bool {
-        let mut any = false;
-        while let Ok((stream, _)) = listener.accept() {
-            any = true;
+    fn accept_all(self: &Arc<Daemon>, listener: &UnixListener) -> Accepted {
+        let mut accepted = Accepted::default();
+        while self.connections.load(Ordering::SeqCst) < CONNECTIONS {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(e) => {
+                    log::error!("cannot take a connection: {e}");
+                    accepted.failed = true;
+                    break;
+                }
+            };
+            accepted.any = true;
             self.connections.fetch_add(1, Ordering::SeqCst);
             let daemon = Arc::clone(self);
             let started = std::thread::Builder::new().name("verb".into()).spawn(move || {
@@ -210,7 +269,7 @@ impl Daemon {
                 self.connections.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        any
+        accepted
     }
 
     fn remove_socket(&self) {
@@ -241,9 +300,13 @@ impl Daemon {
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
         let (uid, gid, pid) =
             (peer.uid.as_raw(), peer.gid.as_raw(), peer.pid.as_raw_nonzero().get());
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut wire = Wire::new(stream);
-        let Some(frame) = wire.receive()? else { return Ok(()) };
-        if !self.is_welcome(uid, gid) {
+        let welcome = self.is_welcome(uid, gid);
+        let limit = if welcome { MAX_FRAME } else { STRANGER };
+        let Some(frame) = wire.receive_at_most(limit)? else { return Ok(()) };
+        wire.stream().set_read_timeout(None)?;
+        if !welcome {
             let failure = Failure::new(
                 Code::NotPermitted,
                 format!("this workspace's daemon does not answer uid {uid}"),
@@ -255,12 +318,32 @@ impl Daemon {
         dispatch::answer(self, &mut wire, &request, frame.fd, uid, u32::try_from(pid).unwrap_or(0))
     }
 
-    /// Serves a view on a FUSE connection.
+    /// Waits for the end of a session of which only a run that is over is left: the kernel takes its
+    /// mount down some time after the last process in its namespace has been waited for.
+    fn await_ending(&self, txn: &str) {
+        let (patience, from) = (ENDING, Instant::now());
+        let mut sessions = self.sessions();
+        while let Some(session) = sessions.get_mut(txn) {
+            session.runners.retain(|pid| sys::is_alive(*pid));
+            let left = patience.saturating_sub(from.elapsed());
+            if !session.runners.is_empty() || self.workspace.has_mount(txn) || left.is_zero() {
+                return;
+            }
+            sessions = match self.ended.wait_timeout(sessions, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// Serves a view on a FUSE connection, that the client is going to attach at a path (empty
+    /// for a run). Answers whether file data bypasses the daemon.
     fn begin_session(
         self: &Arc<Daemon>,
         txn: &str,
         uid: u32,
         device: OwnedFd,
+        at: &PathBytes,
     ) -> Result<bool, Failure> {
         let view = self.workspace.view(txn, uid)?;
         let about = About {
@@ -271,10 +354,15 @@ impl Daemon {
         let allow = rustix::process::geteuid().is_root()
             && std::env::var_os("TXFS_NO_PASSTHROUGH").is_none();
         self.sessions().insert(txn.to_owned(), Session::default());
+        // Before the session begins, whose end takes it back.
+        if !at.0.is_empty() {
+            self.workspace.set_mount(txn, Some(at.0.clone()));
+        }
         let (daemon, name) = (Arc::clone(self), txn.to_owned());
         let served = fuse::serve(&view, device, about, allow, move || {
-            daemon.sessions().remove(&name);
             daemon.workspace.set_mount(&name, None);
+            daemon.sessions().remove(&name);
+            daemon.ended.notify_all();
             daemon.wake(b'.');
         });
         match served {
@@ -286,6 +374,7 @@ impl Daemon {
             }
             Err(e) => {
                 self.sessions().remove(txn);
+                self.workspace.set_mount(txn, None);
                 Err(Failure::new(
                     Code::Unavailable,
                     format!("the kernel does not talk FUSE with us: {e}"),

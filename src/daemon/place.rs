@@ -55,6 +55,12 @@ pub fn own_socket(workspace: &Path) -> Result<PathBuf, Failure> {
     Ok(dir.join(name))
 }
 
+/// The path at which root's daemon listens, if it does; only root can put a socket there.
+#[must_use]
+pub fn roots_socket(workspace: &Path) -> Option<PathBuf> {
+    Some(runtime_dir(0).join(socket_name(workspace).ok()?))
+}
+
 /// The file in the store that says where the daemon listens.
 #[must_use]
 pub fn record(store: &Path) -> PathBuf {

@@ -85,6 +85,14 @@ impl Wire {
     /// # Errors
     /// Those of recvmsg(2); `InvalidData` for what is no frame.
     pub fn receive(&mut self) -> io::Result<Option<Frame>> {
+        self.receive_at_most(MAX_FRAME)
+    }
+
+    /// Receives a frame of at most `limit` bytes; a longer one is an error.
+    ///
+    /// # Errors
+    /// As [`Wire::receive`].
+    pub fn receive_at_most(&mut self, limit: u32) -> io::Result<Option<Frame>> {
         let mut head = [0u8; 5];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -111,7 +119,7 @@ impl Wire {
             other => return Err(bad(&format!("no frame begins with {other}"))),
         };
         let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        if len > MAX_FRAME {
+        if len > limit.min(MAX_FRAME) {
             return Err(bad("frame too long"));
         }
         let mut bytes = vec![0; len as usize];

@@ -14,11 +14,23 @@ pub(super) fn error(e: rustix::io::Errno) -> Errno {
     Errno::from_i32(e.raw_os_error())
 }
 
+/// The kernel's form of an error that an operation on a node ended with. What no program provokes
+/// by asking for something impossible leaves a line in the log.
+pub(super) fn failed(op: &str, ino: INodeNo, e: rustix::io::Errno) -> Errno {
+    use rustix::io::Errno as E;
+    if [E::IO, E::NOMEM, E::MFILE, E::NFILE, E::BADF, E::NOTCONN].contains(&e) {
+        log::warn!("{op} on node {ino}: {e}");
+    } else if e == E::STALE {
+        log::debug!("{op} on node {ino}: {e}");
+    }
+    error(e)
+}
+
 /// An empty answer.
-pub(super) fn ack(result: OpResult<()>, reply: ReplyEmpty) {
+pub(super) fn ack(op: &str, ino: INodeNo, result: OpResult<()>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
-        Err(e) => reply.error(error(e)),
+        Err(e) => reply.error(failed(op, ino, e)),
     }
 }
 

@@ -56,44 +56,45 @@ fn forget(to: &fuser::Notifier, device: &OwnedFd, what: &Forget) {
         Forget::Attr(obj) => check(to.inval_inode(INodeNo(obj.0), -1, 0)),
         Forget::Data(obj) => check(to.inval_inode(INodeNo(obj.0), 0, 0)),
         Forget::Names(names) => {
-            // One message makes the kernel look every name up again; kernels before 6.16 need one
-            // message a name. Neither takes a directory away from those who are in it, which
-            // inval_entry does.
-            if raw(device, INC_EPOCH, &[]).is_err() {
-                for (parent, name) in names {
-                    check(expire(device, *parent, name.as_bytes()));
-                }
+            for (parent, name) in names {
+                check(expire(device, *parent, name.as_bytes()));
             }
         }
+        // Kernels before 6.16 have no such message; names of the base are valid for a second there.
+        Forget::AllNames => check(raw(device, INC_EPOCH, &[])),
     }
 }
 
-/// `FUSE_NOTIFY_EXPIRE_ENTRY`'s predecessor: code of `FUSE_NOTIFY_INVAL_ENTRY` in linux/fuse.h.
+/// `FUSE_NOTIFY_INVAL_ENTRY` in linux/fuse.h.
 const INVAL_ENTRY: i32 = 3;
-/// `FUSE_EXPIRE_ONLY`
-const EXPIRE_ONLY: u32 = 1;
 /// `FUSE_NOTIFY_INC_EPOCH`
 const INC_EPOCH: i32 = 8;
+/// `FUSE_EXPIRE_ONLY`
+const EXPIRE_ONLY: u32 = 1;
 
+/// Has the kernel look a name up again before it uses it. A plain invalidation, and likewise
+/// `FUSE_NOTIFY_INC_EPOCH` for all names at once, would take the directories away from those who
+/// are in them, and detach what is mounted below (tried).
 fn expire(device: &OwnedFd, parent: ObjId, name: &[u8]) -> io::Result<()> {
-    let mut payload = parent.0.to_ne_bytes().to_vec();
-    payload.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    let len = u32::try_from(name.len()).map_err(io::Error::other)?;
+    let mut payload = Vec::with_capacity(17 + name.len());
+    payload.extend_from_slice(&parent.0.to_ne_bytes());
+    payload.extend_from_slice(&len.to_ne_bytes());
     payload.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
     payload.extend_from_slice(name);
     payload.push(0);
     raw(device, INVAL_ENTRY, &payload)
 }
 
-/// A notification that fuser 0.18 does not have: `fuse_out_header` with `unique` 0 and the code as
-/// error, then the payload.
+/// A notification in a form that fuser 0.18 does not have: `fuse_out_header` with `unique` 0 and the
+/// code as error, then the payload.
 fn raw(device: &OwnedFd, code: i32, payload: &[u8]) -> io::Result<()> {
-    let len = 16 + payload.len();
-    let mut message = Vec::with_capacity(len);
-    message.extend_from_slice(&(len as u32).to_ne_bytes());
-    message.extend_from_slice(&code.to_ne_bytes());
-    message.extend_from_slice(&0u64.to_ne_bytes());
-    message.extend_from_slice(payload);
-    rustix::io::write(device, &message)?;
+    let len = u32::try_from(16 + payload.len()).map_err(io::Error::other)?;
+    let mut header = [0u8; 16];
+    header[..4].copy_from_slice(&len.to_ne_bytes());
+    header[4..8].copy_from_slice(&code.to_ne_bytes());
+    // One write is one message.
+    rustix::io::writev(device, &[io::IoSlice::new(&header), io::IoSlice::new(payload)])?;
     Ok(())
 }
 

@@ -5,23 +5,23 @@
 //! lives, since it is in the namespace where the view stands.
 
 mod child;
+mod enter;
 pub mod user;
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::mount::MountPropagationFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
+use serde::Serialize;
 
 pub use crate::cli::{OnFailure, OnSuccess};
 use crate::daemon::client::{self, Target};
-use crate::daemon::wire::Wire;
-use crate::fuse::mount;
-use crate::proto::{Code, Failure, HistoryChoice, MountHow, MountReply, PathBytes, Reply, Verb};
+use crate::proto::{
+    AbortReply, ChangeLine, Code, CommitReply, Counts, Failure, HistoryChoice, PathBytes, Reply,
+    Verb,
+};
+use crate::report::quote;
 
 /// The exit code for txfs's own failure, as env(1) and its like have it.
 pub const FAILED: u8 = 125;
@@ -40,28 +40,73 @@ pub struct Run {
     /// After failure.
     pub on_failure: OnFailure,
     /// The message of the commit.
-    pub message: String,
+    pub message: Vec<u8>,
 }
 
-/// What came of it.
-#[derive(Debug)]
+/// What was done with the transaction after the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// It was left open.
+    Kept,
+    /// It is a generation.
+    Committed,
+    /// It had no changes: there was nothing to commit.
+    Unchanged,
+    /// It was dropped.
+    Aborted,
+    /// What was asked for failed; it is open as before.
+    Failed,
+}
+
+/// What came of it: the fields of `--json`.
+#[derive(Debug, Serialize)]
 pub struct Done {
     /// The exit code.
     pub exit: u8,
-    /// `kept`, `committed`, `aborted`, or the failure of that as a word.
-    pub then: String,
+    /// The transaction.
+    pub txn: String,
+    /// What was done with it.
+    pub then: Then,
+    /// The changes that it holds, or that were committed, by kind.
+    pub counts: Counts,
+    /// The changes that it holds, deletions first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<ChangeLine>,
+    /// The answer of the commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitReply>,
+    /// The answer of the abort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort: Option<AbortReply>,
+    /// Why what came after the command failed.
+    #[serde(skip)]
+    pub failure: Option<Failure>,
 }
 
 fn unavailable(what: &str, e: &io::Error, at: &Path) -> Failure {
+    let at = quoted(&[at.as_os_str().to_owned()]);
     Failure::new(Code::Unavailable, format!("{what}: {e}")).hint(format!(
         "mount the view instead: mkdir /tmp/view; txfs -C {} mount /tmp/view; cd /tmp/view and run the command there",
-        at.display()
+        quote::terminal(&at)
     ))
 }
 
 fn internal() -> Failure {
     Failure::new(Code::Internal, "the daemon answered something else")
         .hint("txfs __stop, then run the command again")
+}
+
+/// A path in a message.
+fn name(path: &Path) -> String {
+    quote::shown(path.as_os_str().as_bytes())
+}
+
+/// Says something on standard error. Whoever has closed it wants to hear nothing.
+pub(crate) fn say(words: &str) {
+    if let Err(e) = writeln!(io::stderr(), "txfs: {words}") {
+        log::debug!("{e}");
+    }
 }
 
 impl Run {
@@ -79,15 +124,15 @@ impl Run {
         client::ask(&mut wire, &self.txn, Verb::Step { what }, None, |_| Ok(()))?;
         let mut target = self.target.clone();
         target.socket = client::socket(&self.target);
-        warn_of_base_files(&target.workspace);
+        warn_of_base_files(&target, &self.txn);
         let _lease = if rustix::process::geteuid().is_root() {
-            enter_as_root(&target, &self.txn)?
+            enter::enter_as_root(&target, &self.txn)?
         } else {
             user::enter_as_user(&target, &self.txn)?
         };
         // The old working directory is still the base's.
         std::env::set_current_dir(&cwd).map_err(|e| {
-            Failure::new(Code::NotFound, format!("{} is not there in the view: {e}", cwd.display()))
+            Failure::new(Code::NotFound, format!("{} is not there in the view: {e}", name(&cwd)))
                 .hint("cd elsewhere, or look with: txfs status")
         })?;
         let env = [
@@ -105,63 +150,87 @@ impl Run {
         client::ask(&mut wire, &self.txn, verb, None, |_| Ok(())).map(|a| a.reply)
     }
 
-    /// Summary, then commit or abort if asked for.
+    /// Commit, abort or a summary.
     fn afterwards(&self, target: &Target, exit: u8) -> Done {
-        let verb = match (exit, self.on_success, self.on_failure) {
-            (0, OnSuccess::Commit, _) => Verb::Commit {
-                message: PathBytes(self.message.clone().into_bytes()),
-                dry_run: false,
-                wait: 0,
-                allow_open_writers: false,
-                history: HistoryChoice::Ask,
-            },
-            (1.., _, OnFailure::Abort) => Verb::Abort,
-            _ => {
-                self.summary(target);
-                return Done { exit, then: "kept".into() };
-            }
+        let mut done = Done {
+            exit,
+            txn: self.txn.clone(),
+            then: Then::Kept,
+            counts: Counts::default(),
+            changes: Vec::new(),
+            commit: None,
+            abort: None,
+            failure: None,
         };
-        match self.ask(target, verb) {
-            Ok(Reply::Commit(reply)) => {
-                let undo =
-                    reply.undo.map_or_else(String::new, |u| format!("; to take it back: {u}"));
-                let what = if reply.changed { "committed as" } else { "nothing to commit;" };
-                eprintln!("txfs: {what} generation {}{undo}", reply.generation);
-                Done { exit, then: "committed".into() }
+        let result = match (exit, self.on_success, self.on_failure) {
+            (0, OnSuccess::Commit, _) => self.commit(target, &mut done),
+            (1.., _, OnFailure::Abort) => self.abort(target, &mut done),
+            (0, OnSuccess::Keep, _) | (1.., _, OnFailure::Keep) => self.summary(target, &mut done),
+        };
+        if let Err(failure) = result {
+            // The command's own failure wins; and nothing was asked for that a summary would be.
+            if done.then == Then::Failed && exit == 0 {
+                done.exit = FAILED;
             }
-            Ok(_) => {
-                eprintln!("txfs: aborted");
-                Done { exit, then: "aborted".into() }
-            }
-            Err(failure) => {
-                crate::cli::print_failure(&failure);
-                let word = serde_json::to_value(failure.code)
-                    .ok()
-                    .and_then(|v| v.as_str().map(str::to_owned));
-                // The command's own failure wins.
-                Done { exit: if exit == 0 { FAILED } else { exit }, then: word.unwrap_or_default() }
-            }
+            done.failure = Some(failure);
         }
+        done
     }
 
-    fn summary(&self, target: &Target) {
-        match self.ask(target, Verb::Status { paths: Vec::new() }) {
-            Ok(Reply::Status(status)) if status.changes.is_empty() => {
-                eprintln!("txfs: nothing changed")
-            }
-            Ok(Reply::Status(status)) => {
-                eprintln!(
-                    "txfs: {} changes, none of them in the workspace yet:",
-                    status.changes.len()
-                );
-                if let Err(e) = crate::cli::print_changes(&status.changes) {
-                    log::debug!("{e}");
-                }
-                eprintln!("txfs: next: txfs diff; {}", status.next_step);
-            }
-            Ok(_) => {}
-            Err(failure) => crate::cli::print_failure(&failure),
+    fn commit(&self, target: &Target, done: &mut Done) -> Result<(), Failure> {
+        done.then = Then::Failed;
+        let verb = Verb::Commit {
+            message: PathBytes(self.message.clone()),
+            dry_run: false,
+            wait: 0,
+            allow_open_writers: false,
+            history: HistoryChoice::Ask,
+        };
+        let Reply::Commit(reply) = self.ask(target, verb)? else { return Err(internal()) };
+        done.counts = reply.counts;
+        if reply.changed {
+            done.then = Then::Committed;
+            let undo = match (&reply.undo, &reply.reason) {
+                (Some(call), _) => format!("to take it back: {call}"),
+                (None, Some(why)) => format!("it cannot be taken back: {why}"),
+                (None, None) => "it cannot be taken back".into(),
+            };
+            let counts = crate::cli::words(&reply.counts);
+            say(&format!("committed as generation {}: {counts}; {undo}", reply.generation));
+        } else {
+            done.then = Then::Unchanged;
+            say(&format!("nothing to commit; generation {} is live", reply.generation));
         }
+        done.commit = Some(reply);
+        Ok(())
+    }
+
+    fn abort(&self, target: &Target, done: &mut Done) -> Result<(), Failure> {
+        done.then = Then::Failed;
+        let Reply::Abort(reply) = self.ask(target, Verb::Abort)? else { return Err(internal()) };
+        done.then = Then::Aborted;
+        say(&format!("aborted: {} effects dropped", reply.effects));
+        done.abort = Some(reply);
+        Ok(())
+    }
+
+    fn summary(&self, target: &Target, done: &mut Done) -> Result<(), Failure> {
+        let asked = self.ask(target, Verb::Status { paths: Vec::new() })?;
+        let Reply::Status(status) = asked else { return Err(internal()) };
+        if status.changes.is_empty() {
+            say("nothing changed");
+            return Ok(());
+        }
+        let counts = crate::cli::words(&status.counts);
+        say(&format!("{counts}; none of it is in the workspace yet:"));
+        if let Err(e) = crate::cli::print_changes(&status.changes) {
+            log::debug!("{e}");
+        }
+        let option = crate::cli::txn_option(&self.txn);
+        say(&format!("next: txfs diff{option}; {}", status.next_step));
+        done.counts = status.counts;
+        done.changes = status.changes;
+        Ok(())
     }
 }
 
@@ -191,10 +260,14 @@ fn quoted(command: &[OsString]) -> Vec<u8> {
 }
 
 /// Inherited descriptors reach the base past the view; nobody can take them away from the command.
-fn warn_of_base_files(workspace: &Path) {
+fn warn_of_base_files(target: &Target, txn: &str) {
+    if enter::shows(&target.workspace, target, txn) {
+        // A run inside a run: they are the view's.
+        return;
+    }
     for n in 0..3 {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{n}")) else { continue };
-        if !path.starts_with(workspace) {
+        if !path.starts_with(&target.workspace) {
             continue;
         }
         let flags = match n {
@@ -205,88 +278,10 @@ fn warn_of_base_files(workspace: &Path) {
         let writes = flags
             .is_ok_and(|f| f.intersects(rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::RDWR));
         if writes || path.is_dir() {
-            eprintln!(
-                "txfs: warning: descriptor {n} is {} in the workspace itself: what goes through it is in no transaction",
-                path.display()
-            );
+            say(&format!(
+                "warning: descriptor {n} is {} in the workspace itself: what goes through it is in no transaction",
+                name(&path)
+            ));
         }
     }
-}
-
-/// A mount namespace of our own, that still gets what the system mounts later.
-pub(crate) fn own_mounts(flags: UnshareFlags) -> io::Result<()> {
-    crate::sys::unshare(flags)?;
-    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    Ok(rustix::mount::mount_change("/", slave)?)
-}
-
-/// Asks the daemon for the mount; the connection is the lease on it.
-pub(crate) fn request(
-    wire: &mut Wire,
-    txn: &str,
-    how: MountHow,
-    fd: Option<&OwnedFd>,
-) -> Result<(MountReply, Option<OwnedFd>), Failure> {
-    let verb = Verb::Mount { how, at: PathBytes::default() };
-    let answer = client::ask(wire, txn, verb, fd, |_| Ok(()))?;
-    let Reply::Mount(reply) = answer.reply else { return Err(internal()) };
-    Ok((reply, answer.fd))
-}
-
-/// How often the state of other runs is asked for again, 5 ms apart.
-const TRIES: u32 = 400;
-
-/// Whether the view of this transaction is what stands at the workspace's path.
-fn stands(target: &Target, txn: &str) -> bool {
-    let mut buf = [0u8; 256];
-    let name = rustix::fs::getxattr(&target.workspace, "user.txfs.txn", &mut buf);
-    name.is_ok_and(|len| buf[..len] == *txn.as_bytes())
-}
-
-/// Enters the namespaces in which the view is over the workspace, by whichever way `attempt` finds.
-/// Nothing is run unless the view really stands there: the run that is to be joined may be on its way
-/// in, or ending.
-pub(crate) fn enter(
-    target: &Target,
-    txn: &str,
-    mut attempt: impl FnMut() -> Result<io::Result<Wire>, Failure>,
-) -> Result<Wire, Failure> {
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for _ in 0..TRIES {
-        match attempt()? {
-            Ok(wire) if stands(target, txn) => return Ok(wire),
-            Ok(_) => {}
-            Err(e) => last = e,
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    Err(unavailable("cannot place the view over the workspace", &last, &target.workspace))
-}
-
-fn enter_as_root(target: &Target, txn: &str) -> Result<Wire, Failure> {
-    let at = &target.workspace;
-    enter(target, txn, || {
-        let mut wire = client::connect(target)?;
-        let (reply, fd) = request(&mut wire, txn, MountHow::Detached, None)?;
-        let entered = match (fd, reply.holder, reply.txn.mount) {
-            (Some(fd), ..) => {
-                own_mounts(UnshareFlags::NEWNS).and_then(|()| mount::attach(fd.as_fd(), at))
-            }
-            (None, _, Some(plain)) => {
-                let plain = PathBuf::from(std::ffi::OsStr::from_bytes(&plain.0));
-                own_mounts(UnshareFlags::NEWNS)
-                    .and_then(|()| Ok(rustix::mount::mount_bind(&plain, at)?))
-            }
-            (None, Some(pid), None) => join(pid, ThreadNameSpaceType::MOUNT),
-            (None, None, None) => Err(io::ErrorKind::NotFound.into()),
-        };
-        Ok(entered.map(|()| wire))
-    })
-}
-
-/// Joins the namespaces of a process.
-pub(crate) fn join(pid: u32, kinds: ThreadNameSpaceType) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-    let fd = pidfd_open(pid, PidfdFlags::empty())?;
-    Ok(move_into_thread_name_spaces(fd.as_fd(), kinds)?)
 }

@@ -5,13 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
-use super::{enter, join, own_mounts, request, unavailable};
+use super::enter::{Attempt, enter, follow, own_mounts, request};
+use super::unavailable;
 use crate::base;
 use crate::daemon::client::{self, Target};
 use crate::daemon::wire::Wire;
@@ -56,21 +57,15 @@ pub(crate) fn lock_mounts(maps: &Maps) -> io::Result<()> {
 
 /// Places the view over the workspace in namespaces of our own.
 pub(super) fn enter_as_user(target: &Target, txn: &str) -> Result<Wire, Failure> {
-    let at = &target.workspace;
     let both = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
     enter(target, txn, || {
         let mut wire = client::connect(target)?;
         let (reply, _) = request(&mut wire, txn, MountHow::Ask, None)?;
-        let entered = match (reply.existing, reply.holder, reply.txn.mount) {
-            (false, ..) => return begin(target, txn).map(Ok),
-            (true, _, Some(plain)) => {
-                let plain = PathBuf::from(std::ffi::OsStr::from_bytes(&plain.0));
-                own_namespaces().and_then(|()| Ok(rustix::mount::mount_bind(&plain, at)?))
-            }
-            (true, Some(pid), None) => join(pid, both),
-            (true, None, None) => Err(io::ErrorKind::NotFound.into()),
-        };
-        Ok(entered.map(|()| wire))
+        if !reply.existing {
+            return begin(target, txn).map(Attempt::In);
+        }
+        let followed = follow(target, txn, &reply, both, own_namespaces)?;
+        Ok(followed.map_or(Attempt::In(wire), Attempt::Later))
     })
 }
 
@@ -90,7 +85,7 @@ fn begin(target: &Target, txn: &str) -> Result<Wire, Failure> {
     })?;
     // Opened in here: FUSE takes a device only from the namespace that mounts it.
     let made =
-        mount::detached(true).map_err(|e| unavailable("cannot make a FUSE mount", &e, at))?;
+        mount::detached(true, txn).map_err(|e| unavailable("cannot make a FUSE mount", &e, at))?;
     request(&mut wire, txn, MountHow::FuseFd, Some(&made.device))?;
     drop(made.device);
     mount::attach(made.mount.as_fd(), at)

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+pub mod signals;
+
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -186,12 +188,9 @@ pub fn close_on_exec_above_2() -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Unblocks all signals. For use between fork and exec.
-pub fn unblock_signals() {
-    // SAFETY: the set is initialised before it is used.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
-    }
+/// Whether a process with this id, as we see it, exists. One of another user's counts.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }

@@ -760,8 +760,12 @@ fn drain(view: &View) -> Result<(), Failure> {
     }
 }
 
+/// Has the kernel forget, and waits until it has: whoever looks after the verb's answer sees the
+/// new state. To be called without any lock of the view.
 fn tell(view: &View, forget: Vec<Forget>) {
-    if let Some(kernel) = view.kernel() {
-        kernel.forget(forget);
+    let Some(kernel) = view.kernel() else { return };
+    kernel.forget(forget);
+    if let Err(e) = kernel.drain(&[], DRAIN) {
+        log::warn!("the kernel may show what was before for a while: {e}");
     }
 }

@@ -515,6 +515,11 @@ impl Workspace {
         }
     }
 
+    /// Whether a plain mount of a transaction's view is noted.
+    pub fn has_mount(&self, name: &str) -> bool {
+        self.lock().get(name).is_some_and(|txn| txn.mount.is_some())
+    }
+
     /// The one way in which a generation comes to be: seal, apply, record, publish. The caller holds the gate
     /// and has validated.
     pub(super) fn publish(

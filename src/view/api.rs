@@ -171,6 +171,8 @@ pub enum Forget {
     Data(ObjId),
     /// What these names mean, or that they mean nothing. Directories in use stay in use.
     Names(Vec<(ObjId, Name)>),
+    /// What all names mean. Mounts below directories of the view may be lost by it.
+    AllNames,
 }
 
 /// The kernel's side of a view, where it is mounted.
@@ -178,6 +180,6 @@ pub trait Kernel: Send + Sync {
     /// Queues what shall be forgotten and returns.
     fn forget(&self, what: Vec<Forget>);
     /// Pulls in the dirty pages of mapped files: returns when the kernel's writes have been
-    /// served or `timeout` is over. Must be called without any lock of the view.
+    /// served or `timeout` is over, and everything queued before has been forgotten. Must be called without any lock of the view.
     fn drain(&self, objs: &[ObjId], timeout: std::time::Duration) -> std::io::Result<()>;
 }

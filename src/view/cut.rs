@@ -201,18 +201,40 @@ impl Cut<'_> {
     pub fn dropped(&mut self, fresh: Fresh) -> Vec<Forget> {
         let view = self.view;
         let mut retired = HashSet::new();
+        let mut forget = Vec::new();
         for (obj, file) in view.handles.open_files() {
             let Some(object) = self.st.delta.objects.get(&obj) else { continue };
             if object.content.is_some() || object.is_new() {
                 file.set_gone();
+                forget.push(self.names_of(obj, object));
                 view.handles.retire(obj);
                 view.nodes.retire(obj);
                 retired.insert(obj);
             }
         }
-        let forget = self.everything_touched(&retired);
+        forget.extend(self.everything_touched(&retired));
         self.go_on(fresh);
         forget
+    }
+
+    /// The names by which the kernel may reach an object that is about to be retired: it must not,
+    /// since its old node and the fresh one would not agree on the way of the data.
+    fn names_of(&self, obj: ObjId, object: &Object) -> Forget {
+        let mut names: HashSet<(ObjId, Name)> =
+            object.names.iter().map(|slot| (slot.parent, slot.name.clone())).collect();
+        if let Origin::Base(bind) = &object.origin {
+            names.insert((bind.parent, bind.name.clone()));
+        }
+        if let Some(node) = self.view.nodes.get(obj) {
+            names.insert((node.parent, node.name));
+        }
+        let links = self.view.attr(&self.st, obj).map_or(u32::MAX, |(attr, _)| attr.nlink);
+        if names.len() >= links as usize {
+            Forget::Names(names.into_iter().collect())
+        } else {
+            // It has names that nobody has met.
+            Forget::AllNames
+        }
     }
 
     fn go_on(&mut self, fresh: Fresh) -> Old {

@@ -61,12 +61,15 @@ impl View {
         Ok(())
     }
 
-    /// opendir(3)
-    pub fn opendir(&self, obj: ObjId) -> OpResult<Fh> {
-        if self.kind(&self.read_state(), obj)? != Kind::Dir {
+    /// opendir(3). Also says whether the directory's modification time tells of every change of
+    /// its entries: where an effect set that time, it no longer moves with the base's.
+    pub fn opendir(&self, obj: ObjId) -> OpResult<(Fh, bool)> {
+        let st = self.read_state();
+        if self.kind(&st, obj)? != Kind::Dir {
             return Err(Errno::NOTDIR);
         }
-        Ok(self.handles.open_dir(obj))
+        let told = st.delta.objects.get(&obj).is_none_or(|o| o.is_new() || o.over.mtime.is_none());
+        Ok((self.handles.open_dir(obj), told))
     }
 
     /// The listing of an open directory from index `from`, taken at index 0.

@@ -209,8 +209,12 @@ impl Handles {
         base::stat_fd(file.as_fd()).ok()
     }
 
+    /// A handle of an open file. The table has the file afterwards: the last other handle may have
+    /// been released since it was taken from there.
     fn add(&self, file: Arc<OpenFile>, write: bool) -> Opened {
         let fh = self.next();
+        let mut files = self.files();
+        let file = Arc::clone(files.entry(file.obj).or_insert(file));
         let data = {
             let mut inner = file.lock();
             if write {
@@ -229,6 +233,7 @@ impl Handles {
                 }
             }
         };
+        drop(files);
         let handle = Handle { file, write };
         self.open.write().unwrap_or_else(PoisonError::into_inner).insert(fh, handle);
         Opened { fh, data }

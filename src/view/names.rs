@@ -6,7 +6,7 @@ use txfs_journal::{
 };
 
 use super::acl::{self, Acl};
-use super::api::{Caller, Entry, NodeSpec, OpResult, Opened, RenameMode};
+use super::api::{Caller, Entry, NodeSpec, OpResult, Opened, RenameMode, Trust};
 use super::nodes::errno;
 use super::state::{Found, STORE_NAME, State, View};
 
@@ -29,11 +29,11 @@ impl View {
         self.nodes.forget(obj, count, |o| st.delta.objects.contains_key(&o));
     }
 
-    /// Whether a name that does not exist can only come to exist through this view.
-    pub fn absence_is_ours(&self, parent: ObjId, name: &Name) -> bool {
+    /// Who besides this view can make a name exist that does not. Only of names that an effect
+    /// removed is it known, when the transaction ends, that the kernel must be told.
+    pub fn absence(&self, parent: ObjId, name: &Name) -> Trust {
         let st = self.read_state();
-        st.delta.objects.get(&parent).is_some_and(super::delta::Object::is_new)
-            || st.delta.name(parent, name) == Some(None)
+        if st.delta.name(parent, name) == Some(None) { Trust::Own } else { Trust::Base }
     }
 
     /// The directory may take the name, which must be free.

@@ -124,6 +124,11 @@ impl View {
         self.passthrough.store(passthrough, Ordering::Relaxed);
     }
 
+    /// File data goes through the daemon from now on; what is open stays as it is.
+    pub fn no_passthrough(&self) {
+        self.passthrough.store(false, Ordering::Relaxed);
+    }
+
     /// The view is no longer mounted: all handles are gone.
     pub fn detach(&self) {
         *self.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;

@@ -12,7 +12,9 @@
 
 mod bad_input;
 mod crash;
+mod daemon;
 mod harness;
+mod kernel;
 mod main_job;
 mod manifest;
 mod open_files;
