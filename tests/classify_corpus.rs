@@ -29,7 +29,8 @@ fn rows(file: &str) -> Vec<Row> {
         let (id, hex, bare, exact) = (next(), next(), next(), next());
         let (_text, operands) = (next(), next());
         let digits: Vec<u8> = hex.bytes().collect();
-        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         Row {
             id: format!("{file} {id}"),
             text: digits.chunks(2).map(byte).collect(),
@@ -93,7 +94,8 @@ fn what_tier_exact_leaves_out_is_known() {
     ]
     .into();
     let all = all();
-    let left_out = |r: &&Row| r.exact && matches!(classify(&r.text, Tier::Exact), Verdict::Emission(_));
+    let left_out =
+        |r: &&Row| r.exact && matches!(classify(&r.text, Tier::Exact), Verdict::Emission(_));
     let found: BTreeSet<&str> =
         all.iter().filter(left_out).map(|r| std::str::from_utf8(&r.text).unwrap()).collect();
     assert_eq!(found, expected);

@@ -34,7 +34,7 @@ pub const MAX_OPERAND: usize = 1023;
 pub const MAX_COMPONENT: usize = 255;
 
 /// How much of the shell's language is known.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, clap::ValueEnum)]
 pub enum Tier {
     /// `mv A B`, `cp A B`, `rm A...`, `mkdir A...`, `touch A...`: no flags, no quotes.
     #[default]

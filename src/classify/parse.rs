@@ -67,9 +67,9 @@ impl Line<'_> {
 
 impl<'t> Parser<'t> {
     fn command_word(&mut self) -> Parsed<Token<'t>> {
-        self.scanner.next().map_err(|e| match e.reason {
-            Reason::Equals => Emission { reason: Reason::Assignment, span: e.span },
-            _ => e,
+        self.scanner.next().map_err(|e| {
+            let assigns = e.reason == Reason::Equals;
+            Emission { reason: if assigns { Reason::Assignment } else { e.reason }, ..e }
         })
     }
 
@@ -231,11 +231,7 @@ impl<'t> Parser<'t> {
     }
 
     /// `true > FILE`
-    fn write(
-        &mut self,
-        name: &Word<'t>,
-        content: Content<'t>,
-    ) -> Parsed<(Command<'t>, Stop)> {
+    fn write(&mut self, name: &Word<'t>, content: Content<'t>) -> Parsed<(Command<'t>, Stop)> {
         let (words, append, _) = self.words(name)?;
         match words.first() {
             Some(word) => refuse(Reason::Content, word.span),
@@ -256,11 +252,7 @@ impl<'t> Parser<'t> {
     }
 
     /// The target of a redirection, and nothing behind it.
-    fn target(
-        &mut self,
-        append: bool,
-        content: Content<'t>,
-    ) -> Parsed<(Command<'t>, Stop)> {
+    fn target(&mut self, append: bool, content: Content<'t>) -> Parsed<(Command<'t>, Stop)> {
         let word = match self.scanner.next()? {
             Token::Word(word) => word,
             Token::And(span) | Token::End(span) => return refuse(Reason::Incomplete, span),

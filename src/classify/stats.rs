@@ -53,7 +53,8 @@ impl Stats {
     pub fn table(&self) -> String {
         let mut out = String::new();
         let mut line = |what: &str, count: u64, note: &str| {
-            let share = if self.texts == 0 { 0.0 } else { 100.0 * count as f64 / self.texts as f64 };
+            let share =
+                if self.texts == 0 { 0.0 } else { 100.0 * count as f64 / self.texts as f64 };
             let text = format!("{what:<22}{count:>9}{share:>8.2} %  {note}");
             out.push_str(text.trim_end());
             out.push('\n');

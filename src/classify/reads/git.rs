@@ -28,8 +28,17 @@ fn command(name: &[u8], words: &[Word]) -> bool {
         b"branch" => words.iter().all(|w| {
             matches!(
                 &w.bytes[..],
-                b"-a" | b"-r" | b"-v" | b"-vv" | b"-av" | b"-avv" | b"--list" | b"--all"
-                    | b"--show-current" | b"--remotes" | b"--no-color"
+                b"-a"
+                    | b"-r"
+                    | b"-v"
+                    | b"-vv"
+                    | b"-av"
+                    | b"-avv"
+                    | b"--list"
+                    | b"--all"
+                    | b"--show-current"
+                    | b"--remotes"
+                    | b"--no-color"
             )
         }),
         b"tag" => {

@@ -59,6 +59,8 @@ fn known(command: &[Word]) -> bool {
 fn scan(text: &[u8]) -> Option<Vec<Vec<Word>>> {
     let mut scan = Scan { text, at: 0 };
     let (mut commands, mut command) = (Vec::new(), Vec::new());
+    // Behind `|`, `&&` and `||` a command must come.
+    let mut wanted = false;
     loop {
         scan.blanks();
         let rest = &text[scan.at..];
@@ -84,9 +86,10 @@ fn scan(text: &[u8]) -> Option<Vec<Vec<Word>>> {
         let line_break = rest.first().is_none_or(|&b| b == b'\n' || b == b';');
         if !command.is_empty() {
             commands.push(std::mem::take(&mut command));
-        } else if !line_break {
+        } else if !line_break || wanted {
             return None;
         }
+        wanted = !line_break;
         if separator == 0 {
             return Some(commands);
         }
@@ -195,7 +198,9 @@ impl Scan<'_> {
                 Class::Expansion | Class::History if double => return None,
                 // It stays what it is before other bytes than these and the mark, which ends the
                 // search for it.
-                Class::Backslash if double && matches!(body.get(i + 1), None | Some(b'\\' | b'\n')) => {
+                Class::Backslash
+                    if double && matches!(body.get(i + 1), None | Some(b'\\' | b'\n')) =>
+                {
                     return None;
                 }
                 Class::Blank

@@ -4,18 +4,78 @@ use super::Word;
 
 /// Tools that write nothing and run nothing, whatever their flags.
 const ALWAYS: &[&[u8]] = &[
-    b"[", b"arch", b"b2sum", b"basename", b"cat", b"cksum", b"cmp", b"comm", b"cut", b"df",
-    b"diff", b"dirname", b"du", b"echo", b"egrep", b"expand", b"false", b"fgrep", b"fold", b"free",
-    b"grep", b"head", b"hexdump", b"id", b"join", b"jq", b"ls", b"md5sum", b"nl", b"nproc", b"od",
-    b"paste", b"printenv", b"printf", b"ps", b"pwd", b"readlink", b"realpath", b"rev", b"seq",
-    b"sha1sum", b"sha256sum", b"sha512sum", b"stat", b"strings", b"tac", b"tail", b"test", b"tr",
-    b"true", b"type", b"uname", b"uptime", b"wc", b"which", b"whoami",
+    b"[",
+    b"arch",
+    b"b2sum",
+    b"basename",
+    b"cat",
+    b"cksum",
+    b"cmp",
+    b"comm",
+    b"cut",
+    b"df",
+    b"diff",
+    b"dirname",
+    b"du",
+    b"echo",
+    b"egrep",
+    b"expand",
+    b"false",
+    b"fgrep",
+    b"fold",
+    b"free",
+    b"grep",
+    b"head",
+    b"hexdump",
+    b"id",
+    b"join",
+    b"jq",
+    b"ls",
+    b"md5sum",
+    b"nl",
+    b"nproc",
+    b"od",
+    b"paste",
+    b"printenv",
+    b"printf",
+    b"ps",
+    b"pwd",
+    b"readlink",
+    b"realpath",
+    b"rev",
+    b"seq",
+    b"sha1sum",
+    b"sha256sum",
+    b"sha512sum",
+    b"stat",
+    b"strings",
+    b"tac",
+    b"tail",
+    b"test",
+    b"tr",
+    b"true",
+    b"type",
+    b"uname",
+    b"uptime",
+    b"wc",
+    b"which",
+    b"whoami",
 ];
 
 /// Tools for which [`reads_only`] looks at the words.
 const SOMETIMES: &[&[u8]] = &[
-    b"command", b"date", b"fd", b"file", b"find", b"hostname", b"rg", b"sed", b"sort", b"tree",
-    b"uniq", b"xxd",
+    b"command",
+    b"date",
+    b"fd",
+    b"file",
+    b"find",
+    b"hostname",
+    b"rg",
+    b"sed",
+    b"sort",
+    b"tree",
+    b"uniq",
+    b"xxd",
 ];
 
 pub(super) fn known(name: &[u8]) -> bool {
@@ -75,9 +135,7 @@ fn sed(words: &[Word]) -> bool {
     let script = script.bytes.strip_suffix(b"p").unwrap_or(b"?");
     let address = |a: &[u8]| a == b"$" || (!a.is_empty() && a.iter().all(u8::is_ascii_digit));
     let mut parts = script.splitn(2, |&b| b == b',');
-    n.bytes == b"-n"
-        && parts.all(address)
-        && !files.iter().any(|f| f.bytes.starts_with(b"-"))
+    n.bytes == b"-n" && parts.all(address) && !files.iter().any(|f| f.bytes.starts_with(b"-"))
 }
 
 #[cfg(test)]
