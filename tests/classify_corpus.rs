@@ -90,6 +90,13 @@ fn what_tier_exact_leaves_out_is_known() {
         "rm --recursive d",
         "mkdir --parents a/b",
         "printf 'x\\n' > f",
+        // What echo makes of its words depends on the shell and its settings.
+        "echo hi > f",
+        "echo 'a b' >> f",
+        "echo a -n > f",
+        "echo 'a b' c > 'x y'",
+        "echo \"it's\" > f",
+        "cd d && echo hi > f && rm g",
         "cat > f <<'EOF'\nline\nEOF",
     ]
     .into();

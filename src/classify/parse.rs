@@ -151,7 +151,6 @@ impl<'t> Parser<'t> {
                 Ok((Command::Symlink { target, link }, stop))
             }
             b"printf" => self.printf(name),
-            b"echo" => self.echo(name),
             b"true" => self.write(name, Content::Empty("true")),
             b":" => self.write(name, Content::Empty(":")),
             b"cd" => refuse(Reason::CdPlace, name.span),
@@ -212,22 +211,6 @@ impl<'t> Parser<'t> {
         }
         let words = words.into_iter().map(|w| w.bytes).collect();
         self.target(append, Content::Lines(words))
-    }
-
-    /// `echo WORD... > FILE`: without flags and backslashes all shells print the same.
-    fn echo(&mut self, name: &Word<'t>) -> Parsed<(Command<'t>, Stop)> {
-        let (words, append, span) = self.words(name)?;
-        let Some(first) = words.first() else {
-            return refuse(Reason::Content, span);
-        };
-        if first.bytes.starts_with(b"-") {
-            return refuse(Reason::Content, first.span);
-        }
-        if let Some(word) = words.iter().find(|w| w.bytes.contains(&b'\\')) {
-            return refuse(Reason::Content, word.span);
-        }
-        let words = words.into_iter().map(|w| w.bytes).collect();
-        self.target(append, Content::Joined(words))
     }
 
     /// `true > FILE`

@@ -124,8 +124,8 @@ reasons! {
     CdPlace, "cd-place", "cd is known only before the first && of a text";
     /// A redirection to something under `/dev` or `/proc`.
     RedirectTarget, "redirect-target", "shells treat names under /dev and /proc in redirections as they like";
-    /// A format other than `'%s\n'`, or a word that `echo` may interpret.
-    Content, "content", "shells differ in what printf and echo make of this";
+    /// A format other than `'%s\n'`, or words where none belong.
+    Content, "content", "only printf '%s\\n' WORD..., true and : are known before a redirection";
     /// `&&` without a command on one side.
     Incomplete, "incomplete", "something is missing before or after an operator";
 }

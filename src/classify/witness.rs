@@ -31,8 +31,6 @@ pub enum Content<'t> {
     Empty(&'static str),
     /// `printf '%s\n' A B`: each with a line break.
     Lines(Vec<&'t [u8]>),
-    /// `echo A B`: joined by spaces, a line break at the end.
-    Joined(Vec<&'t [u8]>),
 }
 
 /// One command.
@@ -175,7 +173,6 @@ impl<'t> Command<'t> {
             Command::Write { content, .. } => match content {
                 Content::Empty(word) => word,
                 Content::Lines(_) => "printf",
-                Content::Joined(_) => "echo",
             },
         }
     }
@@ -232,7 +229,7 @@ impl<'t> Command<'t> {
             | Command::Touch { paths } => paths.iter().for_each(|p| f(p)),
             Command::Write { content, .. } => match content {
                 Content::Empty(_) => {}
-                Content::Lines(words) | Content::Joined(words) => words.iter().for_each(|w| f(w)),
+                Content::Lines(words) => words.iter().for_each(|w| f(w)),
             },
         }
     }
@@ -276,10 +273,6 @@ impl Content<'_> {
                     out.extend_from_slice(word);
                     out.push(b'\n');
                 }
-            }
-            Content::Joined(words) => {
-                out = words.join(&b' ');
-                out.push(b'\n');
             }
         }
         out
