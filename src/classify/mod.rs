@@ -3,8 +3,8 @@
 //! [`classify`] is pure (no file, no environment, no clock), total (every byte string gets a
 //! verdict) and two-valued. A false emission costs a question; a false witness would let something
 //! unknown run unasked; so every doubt is an emission. What files exist, of what kind, and where a
-//! path leads is not for the text to say: [`crate::lower`] looks when it performs the effects, and
-//! hands back what does not fit. See `docs/classifier.md`.
+//! path leads is not for the text to say: whoever performs the effects has to look. See
+//! `docs/classifier.md`.
 
 mod bytes;
 pub mod cli;
