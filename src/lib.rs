@@ -1,6 +1,7 @@
 //! Transactions for directories. See `DESIGN.md`.
 
 pub mod base;
+pub mod classify;
 pub mod cli;
 pub mod daemon;
 pub mod fuse;

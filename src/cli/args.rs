@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::classify;
 use crate::proto::DiffForm;
 
 /// Runs programs on a private view of a directory; commits what they did, all or nothing, or drops it.
@@ -121,6 +122,8 @@ pub(super) enum Command {
         #[arg(long)]
         fix: bool,
     },
+    /// Say whether a shell text is provably a plain file operation (exit 0) or not (10)
+    Classify(classify::cli::Args),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -158,6 +161,7 @@ impl Command {
             Command::History => "history",
             Command::Gc { .. } => "gc",
             Command::Doctor { .. } => "doctor",
+            Command::Classify(_) => "classify",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::Daemon(_) => "daemon",

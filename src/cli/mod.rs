@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
+use crate::classify;
 use crate::daemon::client::{self, Answer};
 use crate::proto::{ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, Verb};
 use crate::report;
@@ -152,6 +153,10 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
                 failpoint::ALL.iter().try_for_each(|p| writeln!(io::stdout(), "{p}")),
             ));
         }
+        Command::Classify(args) => {
+            return classify::cli::run(args, global.json, io::stdin(), &mut io::stdout().lock())
+                .map(ExitCode::from);
+        }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "txfs", &mut text);
@@ -252,6 +257,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         | Command::Show { .. }
         | Command::Abort
         | Command::Doctor { .. }
+        | Command::Classify(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Daemon(_)
