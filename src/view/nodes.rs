@@ -32,8 +32,10 @@ pub struct Node {
     /// Of a directory that was opened: its handle, where handles can be opened. It leads to the
     /// directory wherever somebody outside moves it.
     handle: Option<Box<[u8]>>,
-    /// Nodes whose `parent` this is.
+    /// Nodes whose `parent` this is, and that say so.
     children: u32,
+    /// Whether `parent` counts it: not if that was met later.
+    counted: bool,
     /// Lookups that the kernel has not given back.
     lookups: u64,
 }
@@ -65,16 +67,22 @@ impl Table {
     }
 
     fn put(&mut self, obj: ObjId, parent: ObjId, name: &Name, slot: Option<(Generation, SlotId)>) {
+        let counted = self.count(parent);
         let Some(node) = self.nodes.get_mut(&obj) else { return };
-        let old = std::mem::replace(&mut node.parent, parent);
+        let (old, was_counted) = (node.parent, node.counted);
+        (node.parent, node.counted) = (parent, counted);
         node.name = name.clone();
         node.slot = slot;
-        if let Some(parent) = self.nodes.get_mut(&parent) {
-            parent.children += 1;
-        }
-        if let Some(old) = self.nodes.get_mut(&old) {
+        if was_counted && let Some(old) = self.nodes.get_mut(&old) {
             old.children -= 1;
         }
+    }
+
+    /// One more child, if the directory is known.
+    fn count(&mut self, parent: ObjId) -> bool {
+        let Some(parent) = self.nodes.get_mut(&parent) else { return false };
+        parent.children += 1;
+        true
     }
 }
 
@@ -133,6 +141,7 @@ impl Nodes {
                 slot: None,
                 handle: None,
                 children: 1,
+                counted: false,
                 lookups: 1,
             };
             table.nodes.insert(ObjId::ROOT, node);
@@ -255,13 +264,11 @@ impl Nodes {
             slot,
             handle: None,
             children: 0,
+            counted: table.count(parent),
             lookups: 0,
         };
         table.nodes.insert(obj, node);
         table.by_inode.insert((dev, ident.ino), obj);
-        if let Some(parent) = table.nodes.get_mut(&parent) {
-            parent.children += 1;
-        }
     }
 
     /// Drops a number altogether: the object stands for another number from now on.
@@ -344,12 +351,13 @@ impl Nodes {
                 return;
             }
             let (inode, parent) = ((node.dev, node.ident.ino), node.parent);
+            let counted = node.counted;
             table.nodes.remove(&at);
             table.dirs.remove(&at);
             if table.by_inode.get(&inode) == Some(&at) {
                 table.by_inode.remove(&inode);
             }
-            if let Some(parent) = table.nodes.get_mut(&parent) {
+            if counted && let Some(parent) = table.nodes.get_mut(&parent) {
                 parent.children -= 1;
             }
             at = parent;
