@@ -7,7 +7,7 @@ use txfs_journal::{Generation, GenerationHead, JournalError, Plan, Step, TxnHead
 
 use super::failpoint::failpoint;
 use super::workspace::{MAIN, Workspace, journal_failed};
-use super::{net, planner, undo};
+use super::{net, planner, undo, writers};
 use crate::proto::{
     AbortReply, Code, CommitReply, Counts, Failure, GcReply, GenerationInfo, HistoryChoice,
     HistoryReply, ListReply, PathBytes, StatusReply, StepReply, UndoReply, Writer,
@@ -96,7 +96,10 @@ impl Workspace {
         let open_writers = view
             .open_writers()
             .into_iter()
-            .map(|(_, path)| Writer { path: (&path).into(), pids: Vec::new() })
+            .map(|(path, threads)| Writer {
+                path: (&path).into(),
+                pids: writers::processes(&threads),
+            })
             .collect();
         Ok(StatusReply {
             counts: net::counts(&lines),

@@ -65,13 +65,13 @@ impl View {
             .collect()
     }
 
-    /// Objects that are open for writing, with their paths.
-    pub fn open_writers(&self) -> Vec<(ObjId, RelPath)> {
+    /// The paths of objects that are open for writing, each with the threads that opened it.
+    pub fn open_writers(&self) -> Vec<(RelPath, Vec<u32>)> {
         let st = self.read_state();
         let open = self.handles.open_files();
         open.into_iter()
             .filter(|(_, f)| f.has_writer())
-            .filter_map(|(o, _)| Some((o, self.view_path(&st, o)?)))
+            .filter_map(|(o, _)| Some((self.view_path(&st, o)?, self.handles.writers_of(o))))
             .collect()
     }
 
