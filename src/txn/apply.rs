@@ -298,11 +298,7 @@ impl<'a> Apply<'a> {
     pub(super) fn spot_if_there(&mut self, path: &RelPath) -> io::Result<Option<Spot>> {
         match self.spot(path) {
             Ok(spot) => Ok(Some(spot)),
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) =>
-            {
-                Ok(None)
-            }
+            Err(e) if base::is_absent(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }

@@ -319,6 +319,18 @@ proptest! {
 }
 
 #[test]
+fn an_undo_of_several_is_undone_through_changed_kinds() {
+    let first =
+        vec![Op::Remove("a".into()), Op::Mkdir("a".into()), Op::Write("a/x".into(), vec![1])];
+    let second = vec![
+        Op::Move("a/x".into(), "y".into()),
+        Op::Remove("a".into()),
+        Op::Move("y".into(), "a".into()),
+    ];
+    play(&[Act::Commit(first), Act::Commit(second), Act::UndoTo(2), Act::Undo, Act::Undo]);
+}
+
+#[test]
 fn one_name_of_two_and_then_the_other() {
     let commit = |p: &str| Act::Commit(vec![Op::Remove(p.into())]);
     play(&[commit("b"), commit("d"), Act::UndoTo(2), Act::UndoTo(1)]);
