@@ -93,7 +93,7 @@ fn perform(
         Verb::Rebase { dry_run } => Reply::Rebase(ws.rebase(txn, uid, *dry_run)?),
         Verb::Abort => Reply::Abort(ws.abort(txn, uid)?),
         Verb::Undo { generation, to, with_dependents, dry_run } => {
-            Reply::Undo(ws.undo(uid, *generation, *to, *with_dependents, *dry_run)?)
+            Reply::Undo(ws.undo(txn, uid, *generation, *to, *with_dependents, *dry_run)?)
         }
         Verb::History => Reply::History(ws.history()?),
         Verb::Gc { keep } => {

@@ -406,6 +406,9 @@ impl<'a> Apply<'a> {
         }
         let to = self.slot(leaving.slot);
         self.base.moves(leaving.ident.ino, Whereabouts::Slot(self.generation, leaving.slot));
+        if leaving.ident.kind == Kind::Dir {
+            self.base.dir_leaves(&leaving.from.path, (self.generation, leaving.slot));
+        }
         mutate::rename(self.seal, &source, &to, leaving.ident.kind)?;
         self.moved(leaving.ident.kind);
         self.check_left(leaving)
@@ -497,6 +500,9 @@ impl<'a> Apply<'a> {
             return outside("its directory is gone");
         };
         self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()));
+        if ident.kind == Kind::Dir {
+            self.base.dir_comes((self.generation, slot), &to.path);
+        }
         let failed = match mutate::rename(self.seal, &source, &target, ident.kind) {
             Ok(()) => {
                 self.moved(ident.kind);
@@ -546,6 +552,9 @@ impl<'a> Apply<'a> {
             Err(e) => return Err(e.into()),
         }
         self.base.moves(old.ino, Whereabouts::Slot(self.generation, slot));
+        if old.kind == Kind::Dir {
+            self.base.dir_leaves(&at.path, (self.generation, slot));
+        }
         self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
         mutate::exchange(self.seal, &held, &place, new.kind)?;
         self.moved(new.kind);

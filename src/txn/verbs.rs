@@ -383,6 +383,7 @@ impl Workspace {
     /// [`Code::NotFound`], [`Code::Pruned`], [`Code::Conflict`] with the blocking generations, [`Code::Drift`].
     pub fn undo(
         &self,
+        name: &str,
         uid: u32,
         generation: Option<u64>,
         to: Option<u64>,
@@ -411,6 +412,9 @@ impl Workspace {
             .begin(&format!("{}-{}", super::workspace::UNDO, live.next()), uid, now())
             .map_err(|e| journal_failed(&e))?;
         let result = self.undo_with(&head, uid, &chosen, dry_run);
+        if result.is_ok() && !dry_run {
+            self.refresh_if_empty(name, uid);
+        }
         let still_open = self.journal.head(head.id).is_ok_and(|h| h.state == TxnState::Open);
         if still_open {
             self.journal.begin_abort(head.id).map_err(|e| journal_failed(&e))?;
@@ -474,7 +478,6 @@ impl Workspace {
         let record = self.publish(plan, entries, "undo.sealed")?;
         let generation = record.plan.generation;
         self.after_generation(&record, "");
-        self.refresh_empty_views();
         self.apply_limits(KEEP_GENERATIONS, HistoryChoice::Keep)?;
         Ok(UndoReply {
             generation: generation.0,
@@ -485,18 +488,13 @@ impl Workspace {
         })
     }
 
-    /// Views without any change of their own go on with the live generation.
-    fn refresh_empty_views(&self) {
-        let views: Vec<_> = self
-            .lock()
-            .values()
-            .filter_map(|t| Some((t.head.name.clone(), t.head.owner, t.view.clone()?)))
-            .collect();
-        for (name, owner, view) in views {
-            let empty = view.cut().st.delta.is_empty();
-            if empty && let Err(e) = self.refresh(&view, &name, owner) {
-                log::warn!("transaction \"{name}\" stays on its generation: {e}");
-            }
+    /// The view of the transaction from which generations were taken back goes on with the live one, if
+    /// it has no change of its own. Those of others stay what they are.
+    fn refresh_if_empty(&self, name: &str, uid: u32) {
+        let Some(view) = self.lock().get(name).and_then(|t| t.view.clone()) else { return };
+        let empty = view.cut().st.delta.is_empty();
+        if empty && let Err(e) = self.refresh(&view, name, uid) {
+            log::warn!("transaction \"{name}\" stays on its generation: {e}");
         }
     }
 

@@ -18,6 +18,8 @@ use txfs_journal::{Kind, Name, ObjId, Timestamp};
 pub struct Seen {
     pub kind: Kind,
     pub mode: u32,
+    pub links: u32,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub mtime: Timestamp,
     pub data: Vec<u8>,
 }
@@ -274,7 +276,16 @@ impl Drive {
                     todo.push((full, child));
                 }
             }
-            out.insert(path, Seen { kind: attr.kind, mode: attr.mode, mtime: attr.mtime, data });
+            let (mode, mtime, links) = (attr.mode, attr.mtime, attr.nlink);
+            let names = self.view.listxattr(obj).unwrap();
+            let xattrs = names
+                .into_iter()
+                .map(|name| {
+                    let value = self.view.getxattr(obj, &name).unwrap();
+                    (name, value)
+                })
+                .collect();
+            out.insert(path, Seen { kind: attr.kind, mode, links, xattrs, mtime, data });
         }
         out
     }
@@ -304,7 +315,7 @@ impl Drive {
     }
 
     pub fn try_undo(&self, generation: Option<u64>, to: Option<u64>) -> Result<(), Failure> {
-        self.ws.undo(me().uid, generation, to, false, false).map(drop)
+        self.ws.undo(self.txn, me().uid, generation, to, false, false).map(drop)
     }
 
     pub fn undo(&self, generation: Option<u64>) {

@@ -335,3 +335,55 @@ fn one_name_of_two_and_then_the_other() {
     let commit = |p: &str| Act::Commit(vec![Op::Remove(p.into())]);
     play(&[commit("b"), commit("d"), Act::UndoTo(2), Act::UndoTo(1)]);
 }
+
+/// Paths with kind, mode, time, links and content: all that a view of an older generation must not lose.
+fn whole(d: &Drive) -> Vec<(Vec<u8>, crate::drive::Seen)> {
+    d.tree().into_iter().collect()
+}
+
+/// A view of the first generation shows it whole while others commit and undo.
+fn watch(acts: &[Act]) {
+    let dir = base();
+    let mut d = Drive::open(dir.path());
+    let mut other = d.other("other");
+    // One that did nothing goes on with the live generation when it is opened again.
+    other.write("own", "own");
+    let first = whole(&other);
+    for (n, act) in acts.iter().enumerate() {
+        match act {
+            Act::Commit(ops) => {
+                perform_all(&d, ops);
+                d.commit();
+            }
+            Act::Abort(_) => d.abort(),
+            Act::Undo | Act::UndoOne(_) | Act::UndoTo(_) => {
+                d.abort();
+                let live = d.ws.live().unwrap().0;
+                if live > 0 {
+                    d.try_undo(Some(live), None).unwrap();
+                }
+            }
+            Act::Reopen => {
+                drop(other);
+                d.close();
+                d = Drive::open(dir.path());
+                other = d.again("other");
+            }
+        }
+        assert_eq!(whole(&other), first, "{n}: {act:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("TXFS_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(80),
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn an_older_view_stays_what_it_was(acts in proptest::collection::vec(act(), 1..6)) {
+        watch(&acts);
+    }
+}

@@ -58,8 +58,8 @@ fn child_does(root: &Path, what: &str) {
     };
     let done = match what {
         "commit" => d.try_commit().map(drop),
-        "undo" => d.ws.undo(drive::me().uid, None, None, false, false).map(drop),
-        "undo-all" => d.ws.undo(drive::me().uid, None, Some(0), false, false).map(drop),
+        "undo" => d.ws.undo("main", drive::me().uid, None, None, false, false).map(drop),
+        "undo-all" => d.ws.undo("main", drive::me().uid, None, Some(0), false, false).map(drop),
         "open" => Ok(()),
         _ => panic!("{what}"),
     };
