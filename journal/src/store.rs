@@ -344,6 +344,14 @@ impl Journal {
         Ok((records, order))
     }
 
+    /// Whether the journal still takes anything.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] once a write has failed.
+    pub fn check_alive(&self) -> Result<(), JournalError> {
+        self.queue()?.check()
+    }
+
     /// Moves an open transaction onto the live generation, durably.
     ///
     /// # Errors

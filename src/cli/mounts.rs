@@ -145,11 +145,29 @@ pub(super) fn umount(target: &Target, txn: &str, at: Option<&Path>) -> Result<Tx
             if user::is_mount_point(&at) || mount::is_dead(&at) {
                 detach(&at)?;
             }
+            wait_until_unmounted(target, txn)?;
             Ok(info)
         }
         None => Err(Failure::new(Code::NotFound, format!("transaction \"{txn}\" is not mounted"))
             .hint("txfs list")),
     }
+}
+
+/// The kernel tells the daemon of the unmount some time after umount(2) has returned; whoever mounts next
+/// must not meet the old view. One that is in use lives on, detached.
+fn wait_until_unmounted(target: &Target, txn: &str) -> Result<(), Failure> {
+    for _ in 0..200 {
+        let Some(mut wire) = client::running(target) else { return Ok(()) };
+        let answer = client::ask(&mut wire, txn, Verb::Umount, None, |_| Ok(()));
+        match answer.map(|a| a.reply) {
+            Ok(Reply::Txn(info)) if info.mount.is_some() => {}
+            Ok(_) => return Ok(()),
+            Err(failure) if failure.code == Code::NotFound => return Ok(()),
+            Err(failure) => return Err(failure),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// Ends the daemon of a workspace; with `force` its mounts are detached first.

@@ -38,6 +38,9 @@ pub(super) fn answer(
             Failure::new(Code::Busy, what).hint("txfs __stop, then run the command again");
         return wire.send_json(&Reply::Failed(failure), None);
     }
+    if end_if_lost(daemon, wire)? {
+        return Ok(());
+    }
     if let Verb::Mount { how, at } = &request.verb {
         return serve_mount(daemon, wire, &request.txn, *how, at, fd, uid, pid);
     }
@@ -51,11 +54,34 @@ pub(super) fn answer(
         }
     }
     let sent = wire.send_json(&reply, None);
+    if matches!(reply, Reply::Failed(_))
+        && daemon.workspace.check_store().is_err()
+        && daemon.sessions().is_empty()
+    {
+        // A full disk, say: who comes next finds a daemon that reads what there is.
+        daemon.remove_socket();
+        std::process::exit(0);
+    }
     if stopped {
         // Sessions that are left answer ENOTCONN from here on: nothing is written past the journal.
         std::process::exit(0);
     }
     sent
+}
+
+/// A daemon whose store was removed, or whose journal could not be written, is of use to nobody but the
+/// views that it serves. Without any it ends, and the next command starts one that opens what there is.
+fn end_if_lost(daemon: &Arc<Daemon>, wire: &mut Wire) -> io::Result<bool> {
+    let Err(failure) = daemon.workspace.check_store() else { return Ok(false) };
+    if !daemon.sessions().is_empty() {
+        return Ok(false);
+    }
+    log::warn!("ending: {failure}");
+    daemon.remove_socket();
+    let failure = Failure::new(failure.code, format!("{}; its daemon ends now", failure.message))
+        .hint("run the command again");
+    wire.send_json(&Reply::Failed(failure), None)?;
+    std::process::exit(0)
 }
 
 fn perform(
@@ -208,6 +234,7 @@ fn begin_mount(
     uid: u32,
 ) -> Result<(MountReply, Option<OwnedFd>), Failure> {
     let ws = &daemon.workspace;
+    ws.check_store()?;
     ws.ensure(txn, uid)?;
     if !at.0.is_empty() {
         daemon.await_ending(txn);

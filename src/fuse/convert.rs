@@ -45,7 +45,26 @@ pub(super) fn name(name: &OsStr) -> OpResult<Name> {
 
 /// Who asks.
 pub(super) fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+    let own = own_ids();
+    // What an ordinary user's daemon is to make can only be his: root in his view is he.
+    let (uid, gid) = match own {
+        (0, _) => (req.uid(), req.gid()),
+        (uid, gid) if uid != req.uid() => (uid, gid),
+        (uid, _) => (uid, req.gid()),
+    };
+    Caller { uid, gid, pid: req.pid() }
+}
+
+/// User and group of this process, which stay.
+fn own_ids() -> (u32, u32) {
+    static OWN: std::sync::OnceLock<(u32, u32)> = std::sync::OnceLock::new();
+    *OWN.get_or_init(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
+}
+
+/// Whether this process could give an inode to that user.
+pub(super) fn may_give_to(uid: Option<u32>) -> bool {
+    let (own, _) = own_ids();
+    own == 0 || uid.is_none_or(|uid| uid == own)
 }
 
 /// A kind as fuser says it.

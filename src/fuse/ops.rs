@@ -129,7 +129,9 @@ impl fuser::Filesystem for Adapter {
         };
         // With HANDLE_KILLPRIV_V2 the kernel asks to drop privileges by a flag that fuser does not
         // show; nothing else arrives with nothing set.
-        let result = if set == SetAttr::default() {
+        let result = if !convert::may_give_to(uid) {
+            Err(rustix::io::Errno::PERM)
+        } else if set == SetAttr::default() {
             self.view.kill_suid(obj(ino))
         } else {
             self.view.setattr(&caller(req), obj(ino), handle.map(fh), &set)

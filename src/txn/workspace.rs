@@ -63,7 +63,11 @@ pub fn journal_failed(e: &JournalError) -> Failure {
         }
         JournalError::NameTaken(_) | JournalError::WrongState { .. } => (Code::Busy, "txfs list"),
         JournalError::NoTxn(_) | JournalError::NoGeneration(_) => (Code::NotFound, "txfs history"),
-        JournalError::Store { .. } | JournalError::Failed(_) => (Code::Io, damaged),
+        JournalError::Failed(_) => (
+            Code::Io,
+            "make room on the disk, end the runs and mounts, then run the command again: nothing is lost",
+        ),
+        JournalError::Store { .. } => (Code::Io, damaged),
     };
     Failure::new(code, e.to_string()).hint(hint)
 }
@@ -272,6 +276,15 @@ impl Workspace {
                 .hint("txfs doctor says which versions there are and what to run"));
             }
         }
+        self.check_store()
+    }
+
+    /// Refuses to work on a store that is no longer in its place, or with a journal that failed.
+    ///
+    /// # Errors
+    /// [`Code::Blocked`] or [`Code::Io`].
+    pub fn check_store(&self) -> Result<(), Failure> {
+        self.journal.check_alive().map_err(|e| journal_failed(&e))?;
         match self.store.is_in_place() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::new(
