@@ -9,6 +9,7 @@ pub mod lower;
 pub mod proto;
 pub mod report;
 pub mod run;
+pub mod shell;
 pub mod sys;
 pub mod txn;
 pub mod view;
