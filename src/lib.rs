@@ -5,6 +5,7 @@ pub mod classify;
 pub mod cli;
 pub mod daemon;
 pub mod fuse;
+pub mod hook;
 pub mod lower;
 pub mod proto;
 pub mod report;

@@ -50,6 +50,9 @@ pub(super) enum Command {
     Run(Run),
     /// Perform a shell text that is provably a plain file operation; ask before running another
     Sh(super::sh::Args),
+    /// Answer the hooks by which agents' hosts ask about shell commands
+    #[command(subcommand)]
+    Hook(super::hook::Hook),
     /// Mount the view at a directory
     #[command(allow_missing_positional = true)]
     Mount {
@@ -150,6 +153,7 @@ impl Command {
         match self {
             Command::Run(_) => "run",
             Command::Sh(_) => "sh",
+            Command::Hook(_) => "hook",
             Command::Mount { .. } => "mount",
             Command::Umount { .. } => "umount",
             Command::Begin => "begin",

@@ -1,6 +1,7 @@
 //! The command line: parse, call, print. It holds no rules.
 
 mod args;
+mod hook;
 mod mounts;
 mod place;
 mod print;
@@ -171,6 +172,7 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         }
         Command::Run(options) => return perform_run(global, options),
         Command::Sh(args) => return sh::perform(global, args),
+        Command::Hook(hook) => return hook::perform(global, hook),
         Command::Diff(diff) => return perform_diff(global, diff),
         Command::Mount { workspace, at } => mount(global, workspace.as_deref(), at)?,
         Command::Umount { at } => {
@@ -253,6 +255,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         Command::Gc { keep } => Some(Verb::Gc { keep: *keep }),
         Command::Run(_)
         | Command::Sh(_)
+        | Command::Hook(_)
         | Command::Mount { .. }
         | Command::Umount { .. }
         | Command::Begin

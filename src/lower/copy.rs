@@ -26,7 +26,7 @@ pub(super) struct How {
 
 /// `cp [-p] [-r] FROM TO`
 pub(super) fn cp(scene: &mut Scene<'_>, how: How, from: &[u8], to: &[u8]) -> Done {
-    let to = &scene.into_dir(from, to)[..];
+    let to = &scene.target_of(from, to)[..];
     let looked = if how.recursive { scene.lstat(from) } else { scene.stat(from) };
     let stat = match looked {
         Ok(stat) => stat,

@@ -172,9 +172,7 @@ fn followed(scene: &Scene<'_>, mut spot: Spot, path: &[u8]) -> Result<Result<Spo
 pub(super) fn chmod(scene: &mut Scene<'_>, digits: &[u8], paths: &[&[u8]]) -> Done {
     let mode = digits.iter().fold(0, |mode, &d| mode << 3 | u32::from(d - b'0'));
     for path in paths {
-        if let Err(split) = scene.pin(path) {
-            return Err(split);
-        }
+        drop(scene.pin(path)?);
     }
     let mut code = 0;
     for path in paths {
@@ -185,10 +183,8 @@ pub(super) fn chmod(scene: &mut Scene<'_>, digits: &[u8], paths: &[&[u8]]) -> Do
         match pinned {
             Ok((fd, stat)) => {
                 // A directory keeps its setuid and setgid bits, as numeric modes of four digits do.
-                let kept = match kind(&stat) {
-                    FileType::Directory => stat.st_mode & 0o6000,
-                    _ => 0,
-                };
+                let is_dir = kind(&stat) == FileType::Directory;
+                let kept = if is_dir { stat.st_mode & 0o6000 } else { 0 };
                 let at = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
                 let mode = Mode::from_raw_mode(mode | kept);
                 if let Err(e) = chmodat(scene.facts.dir, at, mode, AtFlags::empty()) {

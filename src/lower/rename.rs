@@ -17,7 +17,7 @@ pub(super) fn mv(scene: &mut Scene<'_>, clobber: Clobber, from: &[u8], to: &[u8]
         Ok(found) => found,
         Err(e) => return Ok(scene.failed("mv: cannot stat", from, e)),
     };
-    let target_path = scene.into_dir(from, to);
+    let target_path = scene.target_of(from, to);
     let target = match scene.spot(&target_path)? {
         Ok(spot) => spot,
         Err(Errno::NOENT) => return Ok(cannot(scene, from, &target_path, Errno::NOENT)),

@@ -109,7 +109,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The operand itself, or the one of the same name in it if it is a directory.
-    pub(super) fn into_dir(&self, from: &[u8], to: &[u8]) -> Vec<u8> {
+    pub(super) fn target_of(&self, from: &[u8], to: &[u8]) -> Vec<u8> {
         match self.stat(to) {
             Ok(stat) if kind(&stat) == FileType::Directory => join(to, base(from)),
             Ok(_) | Err(_) => to.to_vec(),
