@@ -126,7 +126,7 @@ impl Call<'_> {
             (Some(text), false) => match classify(text, self.tier) {
                 Verdict::Witnessed(witness) => {
                     let view =
-                        self.enter(&format!("sh lowered ({}): ", witness.tier.name()), text)?;
+                        self.enter(&format!("sh lowers ({}): ", witness.tier.name()), text)?;
                     return self.lower(&view, &witness);
                 }
                 Verdict::Emission(emission) => {
@@ -175,7 +175,7 @@ impl Call<'_> {
         };
         let granted = match self.policy {
             Policy::Run => "run (policy run)",
-            Policy::Deny => return refuse(refusal(why, text)),
+            Policy::Deny => return refuse(refusal(why, text, view.is_none())),
             Policy::Confine => {
                 let what = "the policy is confine, and this txfs cannot confine a command";
                 return refuse(
@@ -189,7 +189,7 @@ impl Call<'_> {
                 let question = format!("{}: run {shown}{reads} in the view?", why.words);
                 match (self.ask)(&question) {
                     Ok(()) => "run (asked)",
-                    Err(_) => return refuse(refusal(why, text)),
+                    Err(_) => return refuse(refusal(why, text, view.is_none())),
                 }
             }
         };
@@ -245,9 +245,10 @@ fn cannot_look(path: &Path, e: &io::Error) -> Failure {
     Failure::new(Code::Io, format!("cannot look at the view at {name}: {e}")).hint("txfs status")
 }
 
-fn refusal(why: Why, text: &[u8]) -> Failure {
+/// That a text is not run. What does not fit the moment does not fit it in other words either.
+fn refusal(why: Why, text: &[u8], in_other_words: bool) -> Failure {
     let failure = Failure::new(Code::Refused, format!("not run ({}): {}", why.code, why.words));
-    match rewrite(text) {
+    match rewrite(text).filter(|_| in_other_words) {
         Some(better) => failure.hint(format!(
             "this is performed without asking: txfs sh --tier exact -c {}",
             quote::terminal(&run::quoted(&[OsString::from(OsStr::from_bytes(&better))]))

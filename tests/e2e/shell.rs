@@ -32,7 +32,7 @@ fn a_witnessed_text_is_performed_in_the_view_and_not_in_the_base() {
     assert_eq!((&said.out[..], &said.err[..]), ("", ""), "a tool that succeeds says nothing");
     crate::manifest::assert_same("base", &before, &work.manifest());
     assert_eq!(in_view(&work, "cat d/a; ls"), "a\nd\nkeep\n");
-    assert_eq!(steps(&work)[0], "sh lowered (bare): mv a d");
+    assert_eq!(steps(&work)[0], "sh lowers (bare): mv a d");
     work.txfs(["commit"]).ok();
     assert!(work.path("d/a").exists() && !work.path("a").exists());
 }
