@@ -547,6 +547,7 @@ fn options() -> CommitOptions {
     CommitOptions {
         message: Vec::new(),
         dry_run: false,
+        rebase: false,
         wait: 0,
         allow_open_writers: false,
         history: HistoryChoice::Keep,

@@ -183,6 +183,13 @@ impl Base {
     }
 }
 
+/// Whether an error of looking at a path says that nothing is there: no such name, or no directory on the
+/// way (another kind of entry, or a symbolic link, which is not followed).
+#[must_use]
+pub fn is_absent(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
 /// Opens a path beneath `dir` without following links or crossing mounts. Paths longer than
 /// `PATH_MAX` are walked in pieces.
 ///

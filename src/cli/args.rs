@@ -69,7 +69,11 @@ pub(super) enum Command {
         at: Option<PathBuf>,
     },
     /// Begin a transaction
-    Begin,
+    Begin {
+        /// Its name [default: that of --txn]
+        #[arg(conflicts_with = "txn")]
+        name: Option<String>,
+    },
     /// List the open transactions
     List,
     /// Show what the transaction changed, deletions first, and what comes next
@@ -99,6 +103,12 @@ pub(super) enum Command {
     Commit(Commit),
     /// Drop the transaction
     Abort,
+    /// Move the transaction onto the live generation, or say what contradicts it
+    Rebase {
+        /// Only say whether it would go
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Take generations back, with a new generation
     Undo {
         /// Which [default: the newest that is not taken back]
@@ -156,7 +166,7 @@ impl Command {
             Command::Hook(_) => "hook",
             Command::Mount { .. } => "mount",
             Command::Umount { .. } => "umount",
-            Command::Begin => "begin",
+            Command::Begin { .. } => "begin",
             Command::List => "list",
             Command::Status { .. } => "status",
             Command::Diff(_) => "diff",
@@ -164,6 +174,7 @@ impl Command {
             Command::Show { .. } => "show",
             Command::Commit(_) => "commit",
             Command::Abort => "abort",
+            Command::Rebase { .. } => "rebase",
             Command::Undo { .. } => "undo",
             Command::History => "history",
             Command::Gc { .. } => "gc",
@@ -257,6 +268,9 @@ pub(super) struct Commit {
     /// Only validate
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Move it onto the live generation first, if nothing contradicts
+    #[arg(long)]
+    pub(super) rebase: bool,
     /// Wait up to S seconds for files that are open for writing
     #[arg(long, value_name = "S")]
     pub(super) wait: Option<u64>,

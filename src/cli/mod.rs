@@ -182,8 +182,11 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
             };
             Reply::Txn(mounts::umount(&place.target, &place.txn, at.as_deref())?)
         }
-        Command::Begin => {
-            let place = find(global, true)?;
+        Command::Begin { name } => {
+            let mut place = find(global, true)?;
+            if let Some(name) = name {
+                place.txn.clone_from(name);
+            }
             announce(&place);
             ask(&place, Verb::Begin)?
         }
@@ -216,6 +219,7 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::List
         | Command::Log { .. }
         | Command::Commit(_)
+        | Command::Rebase { .. }
         | Command::Undo { .. }
         | Command::History
         | Command::Gc { .. } => {
@@ -237,6 +241,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         Command::Commit(c) => Some(Verb::Commit {
             message: PathBytes(c.message.clone().map(OsString::into_vec).unwrap_or_default()),
             dry_run: c.dry_run,
+            rebase: c.rebase,
             wait: c.wait.unwrap_or(0),
             allow_open_writers: c.allow_open_writers,
             history: match (c.keep, c.no_undo) {
@@ -245,6 +250,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
                 (false, false) => HistoryChoice::Ask,
             },
         }),
+        Command::Rebase { dry_run } => Some(Verb::Rebase { dry_run: *dry_run }),
         Command::Undo { generation, to, with_dependents, dry_run } => Some(Verb::Undo {
             generation: *generation,
             to: *to,
@@ -258,7 +264,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         | Command::Hook(_)
         | Command::Mount { .. }
         | Command::Umount { .. }
-        | Command::Begin
+        | Command::Begin { .. }
         | Command::Status { .. }
         | Command::Diff(_)
         | Command::Show { .. }

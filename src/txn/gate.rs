@@ -119,7 +119,7 @@ impl Workspace {
                     }
                 };
                 Failure::new(code, format!("{what}: {reason}; everything was taken back"))
-                    .hint("txfs status, then txfs commit again")
+                    .hint(what_next(&halt.why))
                     .conflicts(vec![Conflict { path: (&path).into(), reason, generation: None }])
             }
             Err(e) => self.block(generation, &at, &reason, &e),
@@ -176,6 +176,17 @@ impl Workspace {
         }
         Failure::new(Code::Blocked, why)
             .hint("put the base right at that path, then: txfs doctor --fix")
+    }
+}
+
+fn what_next(why: &Stopped) -> &'static str {
+    match why {
+        Stopped::Io { cause, .. } if cause.raw_os_error() == Some(libc::EXDEV) => {
+            "an overlay does not move directories of its lower layer: mount it with redirect_dir=on, or keep the workspace on a volume of its own"
+        }
+        Stopped::Io { .. } | Stopped::Outside { .. } | Stopped::Journal(_) => {
+            "txfs status, then txfs commit again"
+        }
     }
 }
 

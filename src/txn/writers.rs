@@ -24,6 +24,20 @@ pub(super) fn of(fd: BorrowedFd<'_>) -> Vec<u32> {
     found
 }
 
+/// The processes of threads, as far as they still run. What a process opened for another one that has
+/// it now is told of the one that opened it.
+pub(super) fn processes(threads: &[u32]) -> Vec<u32> {
+    let mut found: Vec<u32> = threads.iter().filter_map(|thread| process_of(*thread)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn process_of(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|l| l.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 fn writes(pid: u32, file: (u64, u64)) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     fds.flatten().any(|fd| {

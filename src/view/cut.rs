@@ -65,13 +65,13 @@ impl View {
             .collect()
     }
 
-    /// Objects that are open for writing, with their paths.
-    pub fn open_writers(&self) -> Vec<(ObjId, RelPath)> {
+    /// The paths of objects that are open for writing, each with the threads that opened it.
+    pub fn open_writers(&self) -> Vec<(RelPath, Vec<u32>)> {
         let st = self.read_state();
         let open = self.handles.open_files();
         open.into_iter()
             .filter(|(_, f)| f.has_writer())
-            .filter_map(|(o, _)| Some((o, self.view_path(&st, o)?)))
+            .filter_map(|(o, _)| Some((self.view_path(&st, o)?, self.handles.writers_of(o))))
             .collect()
     }
 
@@ -236,6 +236,15 @@ impl Cut<'_> {
             // It has names that nobody has met.
             Forget::AllNames
         }
+    }
+
+    /// The transaction was moved onto the live generation, which contradicts it nowhere. Answers what
+    /// the kernel must forget.
+    pub fn rebased(&mut self, generation: Generation) -> Vec<Forget> {
+        let forget = self.everything_hidden();
+        self.st.layers.clear();
+        self.st.generation = generation;
+        forget
     }
 
     fn go_on(&mut self, fresh: Fresh) -> Old {

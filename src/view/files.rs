@@ -90,7 +90,8 @@ impl OpenFile {
 #[derive(Clone, Debug)]
 struct Handle {
     file: Arc<OpenFile>,
-    write: bool,
+    /// For writing: the thread that opened it.
+    writer: Option<u32>,
 }
 
 /// An open directory with its listing.
@@ -194,6 +195,12 @@ impl Handles {
         self.files().iter().map(|(obj, file)| (*obj, Arc::clone(file))).collect()
     }
 
+    /// The threads that opened an object for writing, by their ids.
+    pub(super) fn writers_of(&self, obj: ObjId) -> Vec<u32> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().filter(|h| h.file.obj == obj).filter_map(|h| h.writer).collect()
+    }
+
     /// The open file of an object stands for nothing any more: the next open makes another.
     pub(super) fn retire(&self, obj: ObjId) -> Option<Arc<OpenFile>> {
         self.files().remove(&obj)
@@ -211,13 +218,13 @@ impl Handles {
 
     /// A handle of an open file. The table has the file afterwards: the last other handle may have
     /// been released since it was taken from there.
-    fn add(&self, file: Arc<OpenFile>, write: bool) -> Opened {
+    fn add(&self, file: Arc<OpenFile>, writer: Option<u32>) -> Opened {
         let fh = self.next();
         let mut files = self.files();
         let file = Arc::clone(files.entry(file.obj).or_insert(file));
         let data = {
             let mut inner = file.lock();
-            if write {
+            if writer.is_some() {
                 inner.writers += 1;
             } else {
                 inner.readers += 1;
@@ -234,7 +241,7 @@ impl Handles {
             }
         };
         drop(files);
-        let handle = Handle { file, write };
+        let handle = Handle { file, writer };
         self.open.write().unwrap_or_else(PoisonError::into_inner).insert(fh, handle);
         Opened { fh, data }
     }
@@ -246,7 +253,7 @@ impl Handles {
         };
         let mut files = self.files();
         let mut inner = handle.file.lock();
-        if handle.write {
+        if handle.writer.is_some() {
             inner.writers -= 1;
         } else {
             inner.readers -= 1;
@@ -297,7 +304,7 @@ impl View {
         }
         let st = self.read_state();
         let file = self.open_for_reading(&st, obj)?;
-        Ok(self.handles.add(file, false))
+        Ok(self.handles.add(file, None))
     }
 
     fn open_for_reading(&self, st: &State, obj: ObjId) -> OpResult<Arc<OpenFile>> {
@@ -375,7 +382,7 @@ impl View {
             self.copy_up_at_open(st, obj)?;
         }
         let file = self.open_for_reading(st, obj)?;
-        Ok(self.handles.add(file, write))
+        Ok(self.handles.add(file, write.then_some(caller.pid)))
     }
 
     /// Whether the kernel may read and write a new file of this mode itself.
@@ -384,14 +391,21 @@ impl View {
     }
 
     /// The handle of a file just made; `past` says that the kernel reads and writes it itself.
-    pub(super) fn open_new(&self, obj: ObjId, file: File, past: bool, flags: i32) -> Opened {
+    pub(super) fn open_new(
+        &self,
+        caller: &Caller,
+        obj: ObjId,
+        file: File,
+        past: bool,
+        flags: i32,
+    ) -> Opened {
         let data = if past {
             Data::Passthrough(Arc::new(file.into()))
         } else {
             Data::Staged(Arc::new(file))
         };
         let file = self.keep(obj, data);
-        self.handles.add(file, wants_write(flags))
+        self.handles.add(file, wants_write(flags).then_some(caller.pid))
     }
 
     fn copy_up_at_open(&self, st: &mut State, obj: ObjId) -> OpResult<()> {

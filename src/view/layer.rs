@@ -26,6 +26,8 @@ pub struct Before {
     pub meta: Option<Meta>,
     /// A copy of its content, if that was rewritten in place.
     pub content: Option<SlotId>,
+    /// More changed than a directory's time; the number of its links, for one.
+    binding: bool,
 }
 
 impl Layer {
@@ -47,15 +49,26 @@ impl Layer {
         match step {
             Step::Fetch { .. } | Step::Barrier => {}
             Step::Evacuate { from, slot, ident, .. } => self.was(from, Some((*ident, Some(*slot)))),
-            Step::Unlink { from, ident, .. } => self.was(from, Some((*ident, None))),
+            Step::Unlink { from, ident, .. } => {
+                self.was(from, Some((*ident, None)));
+                self.objects.entry(ident.ino).or_default().binding = true;
+            }
             Step::Exchange { slot, at, old, .. } => self.was(at, Some((*old, Some(*slot)))),
             // A place that was evacuated first keeps what it held.
-            Step::Place { to, .. } | Step::Link { to, .. } => self.was(to, None),
+            Step::Place { to, .. } => self.was(to, None),
+            Step::Link { to, ident, .. } => {
+                self.was(to, None);
+                self.objects.entry(ident.ino).or_default().binding = true;
+            }
             Step::Rewrite { ident, preimage, .. } => {
-                self.objects.entry(ident.ino).or_default().content = Some(*preimage);
+                let object = self.objects.entry(ident.ino).or_default();
+                object.content = Some(*preimage);
+                object.binding = true;
             }
             Step::SetMeta { ident, before, .. } => {
-                self.objects.entry(ident.ino).or_default().meta = Some(before.clone());
+                let object = self.objects.entry(ident.ino).or_default();
+                object.meta = Some(before.clone());
+                object.binding |= !step.is_time_of_dir();
             }
         }
     }
@@ -92,6 +105,12 @@ impl Layer {
     /// The inodes of all objects that it changed.
     pub fn objects(&self) -> impl Iterator<Item = u64> {
         self.objects.keys().copied()
+    }
+
+    /// Whether an inode changed in more than a directory's time.
+    #[must_use]
+    pub fn binds(&self, ino: u64) -> bool {
+        self.objects.get(&ino).is_some_and(|o| o.binding)
     }
 
     /// What an object was before.

@@ -167,7 +167,7 @@ impl View {
         let made = if past { st.staging.create_for_kernel() } else { st.staging.create() };
         let (slot, file) = made.map_err(|e| errno(&e))?;
         let obj = self.make(&mut st, parent, name, NewNode::File { slot }, attrs, xattrs)?;
-        let opened = self.open_new(obj, file, past, flags);
+        let opened = self.open_new(caller, obj, file, past, flags);
         Ok((self.entry(&st, Found { obj, own: true })?, opened))
     }
 

@@ -294,7 +294,9 @@ impl View {
             attr.mtime = staged.mtime;
             attr.ctime = staged.ctime;
             attr.atime = staged.atime;
-            trust = if self.handles.is_passthrough(obj) { Trust::Writer } else { Trust::Own };
+            // What is empty cannot be written through a mapping; the kernel knows of all else.
+            let unseen = staged.size > 0 && self.handles.is_passthrough(obj);
+            trust = if unseen { Trust::Writer } else { Trust::Own };
         }
         let over = &object.over;
         attr.mode = over.mode.unwrap_or(attr.mode);

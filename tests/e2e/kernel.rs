@@ -727,6 +727,27 @@ fn a_workspace_on_overlayfs_where_nothing_can_bypass_the_daemon() {
 }
 
 #[test]
+fn a_commit_that_the_file_system_refuses_at_its_first_step_leaves_everything_as_it_was() {
+    let work = Work::new();
+    work.sh("cd ..; mkdir -p lower/d upper work; echo 1 > lower/d/f; mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none ws");
+    work.run("mv d e; echo 2 > e/f").ok();
+    let refused = work.txfs(["commit"]);
+    let base = work.sh("find . -path ./.txfs -prune -o -print; cat d/f");
+    let shown = work.run("cat e/f; mv e d");
+    let committed = work.txfs(["commit"]);
+    let after = work.sh("cat d/f");
+    let stopped = work.txfs(["__stop", "--force"]);
+    work.sh("cd /; umount -l \"$OLDPWD\"");
+    assert!(refused.err.contains("redirect_dir=on"), "{}", refused.err);
+    assert_eq!(refused.code, 12);
+    assert_eq!(base.out, ".\n./d\n./d/f\n1\n");
+    assert_eq!(shown.ok().out, "2\n");
+    committed.ok();
+    stopped.ok();
+    assert_eq!(after.out, "2\n");
+}
+
+#[test]
 fn sixty_thousand_files_with_few_descriptors() {
     let work = Work::new();
     work.sh("for d in $(seq 60); do mkdir d$d; (cd d$d; seq 1000 | xargs touch); done");
@@ -765,4 +786,18 @@ fn a_mount_right_after_a_run_waits_until_the_run_s_view_is_gone() {
         assert_eq!(fs::read_to_string(at.join("f")).unwrap(), format!("{n}\n"));
         work.txfs(["umount"]).ok();
     }
+}
+
+#[test]
+fn status_names_who_writes() {
+    let work = Work::new();
+    work.sh("echo 1 > f");
+    let view = Mounted::of(&work);
+    let file = fs::File::options().append(true).open(view.at.join("f")).unwrap();
+    let said = work.txfs(["status", "--json"]);
+    drop(file);
+    let status = said.ok().json();
+    let writers = status["open_writers"].as_array().unwrap();
+    assert_eq!(writers.len(), 1, "{status}");
+    assert_eq!(writers[0]["pids"], serde_json::json!([std::process::id()]));
 }
