@@ -185,9 +185,42 @@ fn an_ordinary_user_gets_no_more_than_the_tools_would() {
     assert_eq!(said.err, "rm: cannot remove 'shut/x': Permission denied\n");
     let said = work.txfs(["sh", "-c", "touch shut/y a"]).code(1);
     assert_eq!(said.err, "touch: cannot touch 'shut/y': Permission denied\n");
-    // Without a terminal nobody is asked.
+    // On a terminal the tools would ask; without one nobody is asked.
+    let asked = |text: &str| {
+        let line = format!("{} sh --policy deny -c '{text}'", work.bin().display());
+        Said::of(work.command("script").args(["-qec", &line, "/dev/null"]).output().unwrap())
+    };
+    for text in ["mv a r", "rm a r"] {
+        let said = asked(text).code(3);
+        assert!(said.out.contains("not run (unwritable)"), "{text}: {}", said.out);
+    }
+    asked("touch a").ok();
     work.txfs(["sh", "-c", "mv a r"]).ok();
     assert_eq!(in_view(&work, "cat r; ls -d a 2>/dev/null || true"), "a\n");
     work.txfs(["sh", "--policy", "run", "-c", "rm -f r; ls"]).ok();
     work.sh("chmod 755 shut");
+}
+
+#[test]
+fn what_a_hook_allows_runs_in_the_transaction() {
+    use std::io::Write;
+    let work = Work::new();
+    work.sh("echo a > a; mkdir d");
+    work.txfs(["begin"]).ok();
+    for (text, policy) in [("mv a d", "ask"), ("ls d | tee list; cd d", "run")] {
+        let event = serde_json::json!({
+            "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": { "command": text },
+        });
+        let mut hook = work.command(work.bin());
+        hook.args(["hook", "claude-code", "--policy", policy]);
+        hook.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut hook = hook.spawn().unwrap();
+        hook.stdin.take().unwrap().write_all(event.to_string().as_bytes()).unwrap();
+        let said = Said::of(hook.wait_with_output().unwrap()).ok().json();
+        let output = &said["hookSpecificOutput"];
+        assert_eq!(output["permissionDecision"], "allow");
+        work.sh(output["updatedInput"]["command"].as_str().unwrap());
+    }
+    assert!(work.path("a").exists() && !work.path("list").exists());
+    assert_eq!(in_view(&work, "cat list; ls"), "a\nd\nlist\n");
 }
