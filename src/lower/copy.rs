@@ -69,7 +69,7 @@ pub(super) fn cp(scene: &mut Scene<'_>, how: How, from: &[u8], to: &[u8]) -> Don
             if how.preserve && kind(&stat) == FileType::RegularFile {
                 let fd = match open_source(scene, from) {
                     Ok(fd) => fd,
-                    Err(e) => return Ok(scene.failed("cp: cannot open", from, e)),
+                    Err(e) => return Ok(not_readable(scene, from, e)),
                 };
                 no_acl(&fd)?;
             }

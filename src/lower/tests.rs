@@ -19,8 +19,10 @@ echo a > a; echo bb > b; : > empty; ln a h; echo c > d/c; ln d/c full/hc
 echo s > suid; chmod 4755 suid; echo x > x.sh; chmod 751 x.sh; echo r > r; chmod 444 r
 ln -s a l; ln -s nope dl; ln -s d ld; ln -s d/c lc; ln -s loop loop; ln -s no/where dl2; ln -s d/new dl3
 mkfifo p; mkdir d/a; echo q > "it's"; echo s > 'a b'; chmod 2775 full; chmod 1777 ro; echo z > full/f/z
+mkdir shut; echo x > shut/x; mkdir shut/d; echo u > unr; chmod 000 unr
 touch -h -d '2001-02-03 04:05:06' l dl ld lc loop dl2 dl3
 find . -depth ! -type l -exec touch -d '2001-02-03 04:05:06' {} +
+chmod 555 shut
 "#;
 
 const TABLE: &[&str] = &[
@@ -242,6 +244,37 @@ const TABLE: &[&str] = &[
     "cd ./d && mv c ../full",
     "touch new && cp p x",
     "cd d && printf '%s\\n' x > c",
+    "mv a shut",
+    "mv a shut/x",
+    "mv shut/x y",
+    "mv shut/d y",
+    "mv shut y",
+    "mv unr y",
+    "cp a shut",
+    "cp a shut/x",
+    "cp unr y",
+    "cp a unr",
+    "cp -p a unr",
+    "cp -p unr y",
+    "cp -p unr a",
+    "cp -r shut y",
+    "cp -pr shut y",
+    "cp -r unr y",
+    "cp a r",
+    "rm shut/x a",
+    "rm -r shut",
+    "rm -rf shut a",
+    "rm unr r",
+    "rmdir shut/d",
+    "mkdir shut/n",
+    "mkdir -p shut/n/m",
+    "touch shut/n",
+    "touch unr shut/x",
+    "chmod 600 unr",
+    "ln -s a shut",
+    "true > shut/n",
+    ": >> unr",
+    "cd shut && touch a",
     "mv a b && mv b a && mv a d/e",
     "rm -r full && mkdir full && cp -r d full",
 ];
@@ -263,22 +296,25 @@ fn read(root: &Path) -> BTreeMap<String, Entry> {
     let mut todo = vec![root.to_path_buf()];
     let mut all = Vec::new();
     while let Some(path) = todo.pop() {
-        if path.symlink_metadata().unwrap().is_dir() {
-            todo.extend(std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+            // What an ordinary user has shut off from himself stays unseen, in both trees.
+            let entries = std::fs::read_dir(&path).into_iter().flatten();
+            todo.extend(entries.map(|e| e.unwrap().path()));
         }
         all.push(path);
     }
     all.sort();
     for path in all {
         let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-        let meta = path.symlink_metadata().unwrap();
+        let Ok(meta) = path.symlink_metadata() else { continue };
         let kind = meta.file_type();
         let (kind, content) = if kind.is_dir() {
             ('d', Vec::new())
         } else if kind.is_symlink() {
             ('l', std::fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec())
         } else if kind.is_file() {
-            ('f', std::fs::read(&path).unwrap())
+            // An ordinary user cannot look into one of them.
+            ('f', std::fs::read(&path).unwrap_or_default())
         } else {
             ('p', Vec::new())
         };
@@ -329,6 +365,8 @@ fn compare(text: &str) -> Option<Lowered> {
         .output()
         .unwrap();
     let (ours, theirs) = (read(&ours), read(&theirs));
+    let open = Command::new("chmod").args(["-R", "u+rwX"]).arg(temp.path()).status();
+    assert!(open.unwrap().success());
     for name in ours.keys().chain(theirs.keys()) {
         assert_eq!(ours.get(name), theirs.get(name), "{text}: {name}: ours, theirs; {lowered:?}");
     }
@@ -388,8 +426,9 @@ impl Texts {
         self.of(&[
             "a", "b", "h", "l", "dl", "ld", "lc", "loop", "dl2", "dl3", "p", "d", "d/c", "d/a",
             "d/e", "d/e/x", "full", "full/e", "full/f", "full/hc", "full/f/z", "ro", "ro/n",
-            "suid", "x.sh", "r", "empty", "new", "new/m", "no/x", "b/x", "ld/c", "ld/new", "./a",
-            "d/../b", "'a b'", "\"it's\"", "loop/x", "full/new", "d/c/x", "'*'", "new2",
+            "suid", "x.sh", "r", "empty", "new", "new/m", "no/x", "b/x", "ld/c", "ld/new", "shut",
+            "shut/x", "shut/d", "shut/n", "unr", "./a", "d/../b", "'a b'", "\"it's\"", "loop/x",
+            "full/new", "d/c/x", "'*'", "new2",
         ])
     }
 
