@@ -47,7 +47,14 @@ pub(super) fn cp(scene: &mut Scene<'_>, how: How, from: &[u8], to: &[u8]) -> Don
     }
     let target = match scene.spot(to)? {
         Ok(spot) => spot,
-        Err(Errno::NOENT) => return Ok(scene.failed(cannot_make(&stat), to, Errno::NOENT)),
+        Err(Errno::NOENT) => {
+            // The tool opens a file before it makes one.
+            let opened = (kind(&stat) == FileType::RegularFile).then(|| open_source(scene, from));
+            return Ok(match opened {
+                Some(Err(e)) => not_readable(scene, from, e),
+                Some(Ok(_)) | None => scene.failed(cannot_make(&stat), to, Errno::NOENT),
+            });
+        }
         Err(e) => return Ok(scene.failed("cp: cannot stat", to, e)),
     };
     match target.lstat() {

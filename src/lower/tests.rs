@@ -256,6 +256,7 @@ const TABLE: &[&str] = &[
     "cp a unr",
     "cp -p a unr",
     "cp -p unr y",
+    "cp unr no/x",
     "cp -p unr a",
     "cp -r shut y",
     "cp -pr shut y",
