@@ -11,7 +11,7 @@ use crate::proto::DiffForm;
 /// Runs programs on a private view of a directory; commits what they did, all or nothing, or drops it.
 ///
 /// Exit codes: 0 ok, 1 failed, 2 usage, 3 refused, 4 needs a choice, 5 stale, 6 conflict or drift, 7 busy,
-/// 8 unavailable, 9 not found or pruned, 10 blocked, 11 limit, 12 I/O, 70 internal. `run` returns the command's own
+/// 8 unavailable, 9 not found or pruned, 10 blocked, 11 limit, 12 I/O, 70 internal. `run` and `sh` return the command's own
 /// code, 128+N for signal N, 125 for its own failure, 126 and 127 as env(1).
 #[derive(Debug, Parser)]
 #[command(name = "txfs", version, max_term_width = 100)]
@@ -48,6 +48,11 @@ pub(super) struct Global {
 pub(super) enum Command {
     /// Run a command on the view, at the workspace's own path
     Run(Run),
+    /// Perform a shell text that is provably a plain file operation; ask before running another
+    Sh(super::sh::Args),
+    /// Answer the hooks by which agents' hosts ask about shell commands
+    #[command(subcommand)]
+    Hook(super::hook::Hook),
     /// Mount the view at a directory
     #[command(allow_missing_positional = true)]
     Mount {
@@ -157,6 +162,8 @@ impl Command {
     pub(super) fn word(&self) -> &'static str {
         match self {
             Command::Run(_) => "run",
+            Command::Sh(_) => "sh",
+            Command::Hook(_) => "hook",
             Command::Mount { .. } => "mount",
             Command::Umount { .. } => "umount",
             Command::Begin { .. } => "begin",
@@ -193,6 +200,9 @@ pub(super) struct Run {
     /// The message of the commit
     #[arg(short, long)]
     pub(super) message: Option<OsString>,
+    /// Set SHELL and BASH to a shell that is `txfs sh`
+    #[arg(long)]
+    pub(super) lower_shell: bool,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub(super) command: Vec<OsString>,

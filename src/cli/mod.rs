@@ -1,9 +1,11 @@
 //! The command line: parse, call, print. It holds no rules.
 
 mod args;
+mod hook;
 mod mounts;
 mod place;
 mod print;
+mod sh;
 mod terminal;
 
 use std::ffi::OsString;
@@ -51,7 +53,8 @@ pub fn main() -> ExitCode {
         .parse_env("TXFS_LOG")
         .format_timestamp(None)
         .init();
-    let cli = match Cli::command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m)) {
+    let parsed = Cli::command().try_get_matches_from(sh::command_line());
+    let cli = match parsed.and_then(|m| Cli::from_arg_matches(&m)) {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
@@ -69,9 +72,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a failure: `run` keeps all but one for its command.
+/// The exit code of a failure: `run` and `sh` keep all but one for their command.
 fn exit_of(kind: &str, code: Code) -> u8 {
-    if kind == "run" { run::FAILED } else { code.exit() }
+    if kind == "run" || kind == "sh" { run::FAILED } else { code.exit() }
 }
 
 /// Whoever does not read it misses nothing but this: what failed is on standard error too.
@@ -168,6 +171,8 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
                 .map(|()| ExitCode::SUCCESS);
         }
         Command::Run(options) => return perform_run(global, options),
+        Command::Sh(args) => return sh::perform(global, args),
+        Command::Hook(hook) => return hook::perform(global, hook),
         Command::Diff(diff) => return perform_diff(global, diff),
         Command::Mount { workspace, at } => mount(global, workspace.as_deref(), at)?,
         Command::Umount { at } => {
@@ -255,6 +260,8 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         Command::History => Some(Verb::History),
         Command::Gc { keep } => Some(Verb::Gc { keep: *keep }),
         Command::Run(_)
+        | Command::Sh(_)
+        | Command::Hook(_)
         | Command::Mount { .. }
         | Command::Umount { .. }
         | Command::Begin { .. }
@@ -312,7 +319,10 @@ fn serve(global: &Global, daemon: &args::Daemon) -> Result<ExitCode, Failure> {
 fn perform_run(global: &Global, options: &args::Run) -> Result<ExitCode, Failure> {
     let place = find(global, true)?;
     announce(&place);
+    let wrapper =
+        if options.lower_shell { Some(crate::shell::wrapper(&place.target)?) } else { None };
     let run = run::Run {
+        wrapper,
         target: place.target,
         txn: place.txn,
         command: options.command.clone(),

@@ -193,6 +193,11 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl Place {
+    /// Where the view that we are in is mounted, if that is not the workspace's own path.
+    pub(super) fn mounted(&self) -> Option<PathBuf> {
+        (self.root != self.target.workspace).then(|| self.root.clone())
+    }
+
     /// Paths as they were given, from the root of the workspace.
     ///
     /// The last name is not followed: it is the entry that is meant, not what a link leads to.

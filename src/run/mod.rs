@@ -11,7 +11,7 @@ pub mod user;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -29,6 +29,8 @@ pub const FAILED: u8 = 125;
 /// What to run and what to do afterwards.
 #[derive(Debug)]
 pub struct Run {
+    /// What the command finds in `SHELL` and `BASH`, if not what is there.
+    pub wrapper: Option<PathBuf>,
     /// The workspace.
     pub target: Target,
     /// The transaction.
@@ -109,40 +111,68 @@ pub(crate) fn say(words: &str) {
     }
 }
 
+/// Being in the view: for as long as this lives and the process is where it is.
+pub(crate) struct Inside {
+    /// The workspace, with the daemon's socket.
+    pub(crate) target: Target,
+    _lease: crate::daemon::wire::Wire,
+}
+
+/// Takes the process into namespaces in which the view is over the workspace, in the directory that
+/// is at the same path; `what` is a step of the transaction from now on.
+pub(crate) fn enter_view(target: &Target, txn: &str, what: Vec<u8>) -> Result<Inside, Failure> {
+    let cwd = std::env::current_dir().map_err(|e| {
+        Failure::new(Code::Io, format!("cannot find the current directory: {e}"))
+            .hint("cd, then run again")
+    })?;
+    let mut wire = client::connect(target)?;
+    let step = Verb::Step { what: PathBytes(what) };
+    client::ask(&mut wire, txn, step, None, |_| Ok(()))?;
+    let mut found = target.clone();
+    found.socket = client::socket(target);
+    let target = found;
+    warn_of_base_files(&target, txn);
+    let lease = if rustix::process::geteuid().is_root() {
+        enter::enter_as_root(&target, txn)?
+    } else {
+        user::enter_as_user(&target, txn)?
+    };
+    // The old working directory is still the base's.
+    std::env::set_current_dir(&cwd).map_err(|e| {
+        Failure::new(Code::NotFound, format!("{} is not there in the view: {e}", name(&cwd)))
+            .hint("cd elsewhere, or look with: txfs status")
+    })?;
+    Ok(Inside { target, _lease: lease })
+}
+
+/// What a command in the view finds in its environment.
+pub(crate) fn environment(target: &Target, txn: &str) -> Vec<(&'static str, OsString)> {
+    vec![
+        ("TXFS", OsString::from("1")),
+        ("TXFS_TXN", OsString::from(txn)),
+        ("TXFS_WORKSPACE", target.workspace.clone().into_os_string()),
+        ("TXFS_SOCKET", target.socket.clone().unwrap_or_default().into_os_string()),
+    ]
+}
+
+/// Runs a command to its end in the view that we are in; see [`child::run`].
+pub(crate) fn child(command: &[OsString], env: &[(&'static str, OsString)]) -> Result<u8, Failure> {
+    child::run(command, env)
+}
+
 impl Run {
     /// Runs the command and does what was asked for afterwards.
     ///
     /// # Errors
     /// txfs's own; the command was not run then, or its end could not be waited for.
     pub fn execute(&self) -> Result<Done, Failure> {
-        let cwd = std::env::current_dir().map_err(|e| {
-            Failure::new(Code::Io, format!("cannot find the current directory: {e}"))
-                .hint("cd, then run again")
-        })?;
-        let mut wire = client::connect(&self.target)?;
-        let what = PathBytes(quoted(&self.command));
-        client::ask(&mut wire, &self.txn, Verb::Step { what }, None, |_| Ok(()))?;
-        let mut target = self.target.clone();
-        target.socket = client::socket(&self.target);
-        warn_of_base_files(&target, &self.txn);
-        let _lease = if rustix::process::geteuid().is_root() {
-            enter::enter_as_root(&target, &self.txn)?
-        } else {
-            user::enter_as_user(&target, &self.txn)?
-        };
-        // The old working directory is still the base's.
-        std::env::set_current_dir(&cwd).map_err(|e| {
-            Failure::new(Code::NotFound, format!("{} is not there in the view: {e}", name(&cwd)))
-                .hint("cd elsewhere, or look with: txfs status")
-        })?;
-        let env = [
-            ("TXFS", OsString::from("1")),
-            ("TXFS_TXN", OsString::from(&self.txn)),
-            ("TXFS_WORKSPACE", target.workspace.clone().into_os_string()),
-            ("TXFS_SOCKET", target.socket.clone().unwrap_or_default().into_os_string()),
-        ];
+        let inside = enter_view(&self.target, &self.txn, quoted(&self.command))?;
+        let mut env = environment(&inside.target, &self.txn);
+        if let Some(shell) = &self.wrapper {
+            env.extend(["SHELL", "BASH"].map(|name| (name, shell.clone().into_os_string())));
+        }
         let exit = child::run(&self.command, &env)?;
-        Ok(self.afterwards(&target, exit))
+        Ok(self.afterwards(&inside.target, exit))
     }
 
     fn ask(&self, target: &Target, verb: Verb) -> Result<Reply, Failure> {
@@ -236,7 +266,7 @@ impl Run {
 }
 
 /// The command line, quoted for a shell.
-fn quoted(command: &[OsString]) -> Vec<u8> {
+pub(crate) fn quoted(command: &[OsString]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./=:,+@%".contains(b);
     let mut out = Vec::new();
     for word in command {
