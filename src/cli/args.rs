@@ -94,6 +94,28 @@ pub(super) enum Command {
     Commit(Commit),
     /// Drop the transaction
     Abort,
+    /// Mark the state of the transaction, to go back to it with rollback
+    Savepoint {
+        /// Its name [default: one that is free]
+        name: Option<String>,
+        /// Mark files that are being written as they are: not a point in time
+        #[arg(long)]
+        allow_open_writers: bool,
+    },
+    /// List the savepoints and steps that the transaction can go back to
+    Savepoints,
+    /// Take back what was done since a savepoint, or a step and all after it; views stay in use
+    Rollback {
+        /// The savepoint [default: the newest]
+        #[arg(conflicts_with_all = ["step", "last"])]
+        name: Option<String>,
+        /// To before step N, with all steps after it
+        #[arg(long, value_name = "N", conflicts_with = "last")]
+        step: Option<u32>,
+        /// To before the last step
+        #[arg(long)]
+        last: bool,
+    },
     /// Take generations back, with a new generation
     Undo {
         /// Which [default: the newest that is not taken back]
@@ -157,6 +179,9 @@ impl Command {
             Command::Show { .. } => "show",
             Command::Commit(_) => "commit",
             Command::Abort => "abort",
+            Command::Savepoint { .. } => "savepoint",
+            Command::Savepoints => "savepoints",
+            Command::Rollback { .. } => "rollback",
             Command::Undo { .. } => "undo",
             Command::History => "history",
             Command::Gc { .. } => "gc",

@@ -16,7 +16,9 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::classify;
 use crate::daemon::client::{self, Answer};
-use crate::proto::{ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, Verb};
+use crate::proto::{
+    ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, RollbackTo, Verb,
+};
 use crate::report;
 use crate::run::{self, say};
 use crate::txn::{failpoint, store, workspace};
@@ -211,6 +213,9 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::List
         | Command::Log { .. }
         | Command::Commit(_)
+        | Command::Savepoint { .. }
+        | Command::Savepoints
+        | Command::Rollback { .. }
         | Command::Undo { .. }
         | Command::History
         | Command::Gc { .. } => {
@@ -238,6 +243,18 @@ fn plain_verb(command: &Command) -> Option<Verb> {
                 (true, _) => HistoryChoice::Keep,
                 (false, true) => HistoryChoice::NoUndo,
                 (false, false) => HistoryChoice::Ask,
+            },
+        }),
+        Command::Savepoint { name, allow_open_writers } => {
+            Some(Verb::Savepoint { name: name.clone(), allow_open_writers: *allow_open_writers })
+        }
+        Command::Savepoints => Some(Verb::Savepoints),
+        Command::Rollback { name, step, last } => Some(Verb::Rollback {
+            to: match (name, step, last) {
+                (Some(name), ..) => RollbackTo::Savepoint(name.clone()),
+                (None, Some(step), _) => RollbackTo::Step(*step),
+                (None, None, true) => RollbackTo::LastStep,
+                (None, None, false) => RollbackTo::Newest,
             },
         }),
         Command::Undo { generation, to, with_dependents, dry_run } => Some(Verb::Undo {

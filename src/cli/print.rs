@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::proto::{
-    ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, PathBytes, Reply,
-    SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
+    ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, MarkInfo,
+    PathBytes, Reply, SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
 };
 use crate::report::letter;
 use crate::report::quote::{shown, terminal};
@@ -84,6 +84,9 @@ pub(super) fn reply_json(kind: &str, reply: &Reply) -> io::Result<()> {
         Reply::Doctor(r) => json(kind, r),
         Reply::Mount(r) => json(kind, r),
         Reply::Step(r) => json(kind, r),
+        Reply::Savepoint(r) => json(kind, r),
+        Reply::Savepoints(r) => json(kind, r),
+        Reply::Rollback(r) => json(kind, r),
     }
 }
 
@@ -161,6 +164,33 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply, colours: bool) -> io::Re
             writeln!(out, "transaction \"{}\" is mounted{at}", r.txn.txn)
         }
         Reply::Step(s) => writeln!(out, "step {}", s.step),
+        Reply::Savepoint(m) => {
+            writeln!(out, "{} is set; to go back to it: {}", mark_name(m), m.rollback)
+        }
+        Reply::Savepoints(r) => r.marks.iter().try_for_each(|m| {
+            let (name, since) = (mark_name(m), m.effects_since);
+            writeln!(out, "{:>6}  {}  {name}  ({since} effects since)", m.seq, time(m.time))
+        }),
+        Reply::Rollback(r) => {
+            let before = if r.to.mark == "step" { "before " } else { "" };
+            writeln!(
+                out,
+                "back to {before}{}: {} effects taken back",
+                mark_name(&r.to),
+                r.effects
+            )?;
+            r.stale.iter().try_for_each(|path| {
+                writeln!(out, "  {} is open: its handles lead nowhere now", shown(&path.0))
+            })
+        }
+    }
+}
+
+/// A savepoint or a step in words.
+fn mark_name(m: &MarkInfo) -> String {
+    match m.mark.as_str() {
+        "step" => format!("step {} {}", m.step, terminal(&m.name.0)),
+        kind => format!("{kind} {}", terminal(&m.name.0)),
     }
 }
 

@@ -106,6 +106,11 @@ fn perform(
         }
         Verb::Umount => Reply::Txn(ws.info(txn, uid)?),
         Verb::Step { what } => Reply::Step(ws.step(txn, uid, what.0.clone())?),
+        Verb::Savepoint { name, allow_open_writers } => {
+            Reply::Savepoint(ws.savepoint(txn, uid, name.as_deref(), *allow_open_writers)?)
+        }
+        Verb::Savepoints => Reply::Savepoints(ws.savepoints(txn, uid)?),
+        Verb::Rollback { to } => Reply::Rollback(ws.rollback(txn, uid, to)?),
         Verb::Stop { force } => {
             let mounts = daemon.sessions().len();
             if mounts > 0 && !force {

@@ -8,6 +8,7 @@ pub mod net;
 pub mod planner;
 pub mod prints;
 mod rollback;
+pub mod savepoints;
 pub mod show;
 pub mod store;
 pub mod undo;

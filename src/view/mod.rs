@@ -14,6 +14,7 @@ pub mod delta;
 mod dirs;
 pub mod files;
 pub mod layer;
+pub mod marks;
 mod names;
 pub mod nodes;
 pub mod staging;

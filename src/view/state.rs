@@ -69,6 +69,12 @@ pub struct State {
     pub effects: u64,
     /// Objects that a commit left without a name while they were open.
     pub orphans: HashSet<ObjId>,
+    /// Staged files below this slot are needed as they are by a savepoint or a step.
+    pub fence: SlotId,
+    /// Numbers by which the kernel knows objects that were open when they were taken back.
+    pub(super) fresh: HashMap<ObjId, ObjId>,
+    /// What such numbers stand for; the ones before stand for nothing.
+    pub(super) stands: HashMap<ObjId, Option<ObjId>>,
 }
 
 /// A name that means something.
@@ -97,19 +103,35 @@ impl View {
         delta.replay(&records).map_err(|e: Misfit| std::io::Error::other(e))?;
         let hides_store = crate::base::stat_at(base.root(), STORE_NAME).is_ok();
         let nodes = Nodes::new(base, history)?;
-        let mut effects = 0;
         for record in &records {
             if let RecordEntry::Effect(entry) = &record.entry {
                 reserve(&nodes, &staging, entry);
-                effects += 1;
             }
         }
-        let state =
-            State { delta, writer, staging, generation, layers, effects, orphans: HashSet::new() };
+        let effects = super::delta::live_before(&records).len() as u64;
+        // Who mapped a file may have outlived the daemon before this one.
+        let handles = Handles::default();
+        for (obj, object) in &delta.objects {
+            if object.content.is_some() {
+                handles.add_written_past(*obj);
+            }
+        }
+        let state = State {
+            delta,
+            writer,
+            staging,
+            generation,
+            layers,
+            effects,
+            orphans: HashSet::new(),
+            fence: super::marks::fence_of(&records),
+            fresh: HashMap::new(),
+            stands: HashMap::new(),
+        };
         Ok(View {
             nodes,
             state: RwLock::new(state),
-            handles: Handles::default(),
+            handles,
             kernel: RwLock::new(None),
             passthrough: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
@@ -277,7 +299,7 @@ impl View {
         let Some(object) = st.delta.objects.get(&obj) else {
             let stat = self.base_stat(st, obj)?;
             let links = if st.orphans.contains(&obj) { 0 } else { i64::from(stat.nlink) };
-            return Ok((attr_of(obj, &stat, links), Trust::Base));
+            return Ok((attr_of(st.kernel_id(obj), &stat, links), Trust::Base));
         };
         let (mut attr, mut trust) = match &object.origin {
             Origin::Base(_) => {
@@ -305,13 +327,14 @@ impl View {
         }
         attr.atime = over.atime.unwrap_or(attr.atime);
         attr.ctime = over.ctime.map_or(attr.ctime, |t| t.max(attr.ctime));
+        attr.obj = st.kernel_id(obj);
         Ok((attr, trust))
     }
 
     /// An entry reply for a found name; counts a lookup.
     pub(super) fn entry(&self, st: &State, found: Found) -> OpResult<Entry> {
         let (attr, attr_trust) = self.attr(st, found.obj)?;
-        self.nodes.looked_up(found.obj);
+        self.nodes.looked_up(attr.obj);
         let name_trust = if found.own { Trust::Own } else { Trust::Base };
         Ok(Entry { attr, attr_trust, name_trust })
     }
