@@ -12,7 +12,7 @@ use crate::manifest::{Manifest, assert_same, read};
 const NAMES: [&str; 5] = ["a", "b", "d", "e", "x"];
 
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Write(String, Vec<u8>),
     Truncate(String, u64),
     Mkdir(String),
@@ -40,11 +40,11 @@ enum Act {
     Reopen,
 }
 
-fn path() -> impl Strategy<Value = String> {
+pub fn path() -> impl Strategy<Value = String> {
     proptest::collection::vec(proptest::sample::select(&NAMES[..]), 1..4).prop_map(|p| p.join("/"))
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let data = || proptest::collection::vec(any::<u8>(), 0..40);
     prop_oneof![
         5 => (path(), data()).prop_map(|(p, d)| Op::Write(p, d)),
@@ -74,7 +74,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// What is impossible is left out: the view answers with an error and changes nothing.
-fn perform(d: &Drive, op: &Op) {
+pub fn perform(d: &Drive, op: &Op) {
     let done = match op {
         Op::Write(p, data) => d.try_write(p, data),
         Op::Truncate(p, n) => d.try_truncate(p, *n),
