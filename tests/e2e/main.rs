@@ -20,4 +20,5 @@ mod manifest;
 mod open_files;
 mod ordinary_user;
 mod programs;
+mod savepoints;
 mod traps;
