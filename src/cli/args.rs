@@ -80,6 +80,11 @@ pub(super) enum Command {
         #[arg(long)]
         processes: bool,
     },
+    /// Show what happened to a path in the transaction, in which step, and by which process
+    Trace {
+        /// A path in the workspace
+        path: PathBuf,
+    },
     /// Show a generation
     Show {
         /// Its number
@@ -176,6 +181,7 @@ impl Command {
             Command::Status { .. } => "status",
             Command::Diff(_) => "diff",
             Command::Log { .. } => "log",
+            Command::Trace { .. } => "trace",
             Command::Show { .. } => "show",
             Command::Commit(_) => "commit",
             Command::Abort => "abort",

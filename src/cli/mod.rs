@@ -189,6 +189,11 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
             let paths = place.paths(paths)?;
             ask(&place, Verb::Status { paths })?
         }
+        Command::Trace { path } => {
+            let place = find(global, false)?;
+            let path = place.paths(std::slice::from_ref(path))?.pop().unwrap_or_default();
+            ask(&place, Verb::Trace { path })?
+        }
         Command::Show { generation, patch, form } => {
             let form = match (global.json, form.given(), patch) {
                 (true, ..) | (false, None, false) => DiffForm::Changes,
@@ -271,6 +276,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         | Command::Begin
         | Command::Status { .. }
         | Command::Diff(_)
+        | Command::Trace { .. }
         | Command::Show { .. }
         | Command::Abort
         | Command::Doctor { .. }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::proto::{
     ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, MarkInfo,
-    PathBytes, Reply, SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
+    PathBytes, ProcessInfo, Reply, SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
 };
 use crate::report::letter;
 use crate::report::quote::{shown, terminal};
@@ -365,9 +365,19 @@ fn log_line(out: &mut dyn Write, line: &LogLine) -> io::Result<()> {
             time(line.time),
             terminal(&line.path.0)
         )?,
-        effect => writeln!(out, "{seq:>6}  {effect}{detail} {}{to}{inverse}", shown(&line.path.0))?,
+        effect => {
+            let taken = if line.taken_back { "  (taken back)" } else { "" };
+            let path = shown(&line.path.0);
+            writeln!(out, "{seq:>6}  {effect}{detail} {path}{to}{inverse}{taken}")?;
+        }
     }
     let Some(p) = &line.process else { return Ok(()) };
+    process(out, "by", p)?;
+    p.parents.iter().try_for_each(|parent| process(out, "  of", parent))
+}
+
+fn process(out: &mut dyn Write, word: &str, p: &ProcessInfo) -> io::Result<()> {
+    let exe = if p.exe.0.is_empty() { "unknown".into() } else { shown(&p.exe.0) };
     let argv: Vec<_> = p.argv.iter().map(|a| shown(&a.0)).collect();
-    writeln!(out, "        by {} {}: {}", p.pid, shown(&p.exe.0), argv.join(" "))
+    writeln!(out, "        {word} {} {exe}: {}", p.pid, argv.join(" "))
 }

@@ -76,6 +76,7 @@ fn perform(
             Reply::Changes(ChangesReply { txn: txn.to_owned(), changes })
         }
         Verb::Log { processes } => Reply::Log(ws.log(txn, uid, *processes)?),
+        Verb::Trace { path } => Reply::Log(ws.trace(txn, uid, path)?),
         Verb::Show { generation, form } => {
             Reply::Show(stream(wire, |out| ws.show(uid, *generation, *form, out))?)
         }

@@ -70,6 +70,11 @@ pub enum Verb {
         /// Whether to name the processes.
         processes: bool,
     },
+    /// What happened to a path and to what it shows, with the processes. Answers [`LogReply`].
+    Trace {
+        /// Which.
+        path: PathBytes,
+    },
     /// One generation, its changes as a patch streamed as `Data` frames.
     Show {
         /// Which.

@@ -21,7 +21,7 @@ pub enum Reply {
     Status(Box<StatusReply>),
     /// `diff`
     Changes(ChangesReply),
-    /// `log`
+    /// `log`, `trace`
     Log(LogReply),
     /// `show`
     Show(ShowReply),
@@ -222,6 +222,9 @@ pub struct LogLine {
     /// `unmove`, `unrm`, `rmdir_if_empty`, `restore`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub inverse: Option<String>,
+    /// A later rollback took it back.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub taken_back: bool,
     /// The process: its pid, executable and arguments, if asked for and known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<ProcessInfo>,
@@ -236,6 +239,9 @@ pub struct ProcessInfo {
     pub exe: PathBytes,
     /// Its arguments.
     pub argv: Vec<PathBytes>,
+    /// Its parent and its parent's parents, up to the run.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub parents: Vec<ProcessInfo>,
 }
 
 /// `log`

@@ -18,6 +18,7 @@ use super::delta::{Delta, Object, Origin};
 use super::files::OpenFile;
 use super::layer::Layer;
 use super::nodes::errno;
+use super::procs::Recorded;
 use super::staging::Staging;
 use super::state::{State, View};
 
@@ -255,6 +256,7 @@ impl Cut<'_> {
         self.st.layers.clear();
         self.st.effects = 0;
         self.st.fence = SlotId(0);
+        self.st.procs = Recorded::default();
         self.st.orphans.clear();
         Old { delta, staging }
     }

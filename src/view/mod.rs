@@ -17,6 +17,7 @@ pub mod layer;
 pub mod marks;
 mod names;
 pub mod nodes;
+mod procs;
 pub mod staging;
 pub mod state;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use rustix::io::Errno;
 use txfs_journal::{
     Bind, Effect, EffectEntry, Entry as RecordEntry, Fingerprint, Generation, Inverse, Kind, Name,
-    NewNode, ObjId, ProcId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
+    NewNode, ObjId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
 };
 
 use super::api::{Attr, Entry, Kernel, OpResult, Trust};
@@ -16,6 +16,7 @@ use super::delta::{Delta, Misfit, Object, Origin};
 use super::files::{Handles, OpenFile};
 use super::layer::{Before, Layer};
 use super::nodes::{Nodes, errno};
+use super::procs::{Processes, Recorded};
 use super::staging::Staging;
 use crate::base::{Base, Stat, xattr};
 use crate::sys;
@@ -46,6 +47,7 @@ pub struct View {
     pub(crate) nodes: Nodes,
     pub(super) state: RwLock<State>,
     pub(crate) handles: Handles,
+    procs: Processes,
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
     pub(super) passthrough: AtomicBool,
     pub(super) poisoned: AtomicBool,
@@ -69,6 +71,8 @@ pub struct State {
     pub effects: u64,
     /// Objects that a commit left without a name while they were open.
     pub orphans: HashSet<ObjId>,
+    /// The processes that its list has.
+    pub(super) procs: Recorded,
     /// Staged files below this slot are needed as they are by a savepoint or a step.
     pub fence: SlotId,
     /// Numbers by which the kernel knows objects that were open when they were taken back.
@@ -124,6 +128,7 @@ impl View {
             layers,
             effects,
             orphans: HashSet::new(),
+            procs: Recorded::after(&records),
             fence: super::marks::fence_of(&records),
             fresh: HashMap::new(),
             stands: HashMap::new(),
@@ -132,6 +137,7 @@ impl View {
             nodes,
             state: RwLock::new(state),
             handles,
+            procs: Processes::default(),
             kernel: RwLock::new(None),
             passthrough: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
@@ -178,6 +184,12 @@ impl View {
             return Err(Errno::ROFS);
         }
         Ok(self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What this thread does from now on it does for a thread of another process; 0 if nobody knows for whom.
+    /// To be called without any lock.
+    pub fn act_for(&self, thread: u32) {
+        self.procs.act_for(thread);
     }
 
     /// The transaction's list.
@@ -410,7 +422,9 @@ impl View {
             let over = st.delta.objects.get(&obj).map(|o| o.over).unwrap_or_default();
             before.push(TimesBefore { obj, mtime: over.mtime, ctime: over.ctime });
         }
-        let entry = EffectEntry { effect, inverse, times: before, binds, proc: ProcId(0) };
+        let State { procs, writer, .. } = &mut *st;
+        let proc = procs.acting(writer).map_err(|e| self.journal_failed(&e))?;
+        let entry = EffectEntry { effect, inverse, times: before, binds, proc };
         let time = now();
         let seq = st.writer.append_effect(time, &entry).map_err(|e| self.journal_failed(&e))?;
         st.delta.apply(seq, time, &entry).map_err(|e| {

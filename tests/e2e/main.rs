@@ -21,4 +21,5 @@ mod open_files;
 mod ordinary_user;
 mod programs;
 mod savepoints;
+mod trace;
 mod traps;
