@@ -14,9 +14,10 @@ use super::state::now;
 const ARGV: usize = 4096;
 /// Parents followed at most.
 const PARENTS: usize = 32;
-/// For so long a thread id stands for what it stood for: within it a process may execute another
-/// program, and its number is not given to another one.
-const FRESH: Duration = Duration::from_millis(2);
+/// For so long a process is taken to execute what it did.
+const EXECUTES: Duration = Duration::from_millis(2);
+/// For so long a thread's number is taken to mean the same thread: numbers are given out in turn.
+const MEANS: Duration = Duration::from_millis(100);
 /// Threads and processes remembered.
 const KEPT: usize = 4096;
 
@@ -34,7 +35,10 @@ pub(super) struct Process {
 
 #[derive(Debug)]
 struct Seen {
-    at: Instant,
+    /// When /proc was asked for all of it.
+    looked: Instant,
+    /// When it was asked for the executable.
+    checked: Instant,
     process: Arc<Process>,
 }
 
@@ -67,7 +71,6 @@ struct Facts {
 impl Facts {
     /// Of the process that has a thread; `None` if there is none.
     fn of(thread: u32) -> Option<Facts> {
-        use std::os::unix::ffi::OsStringExt;
         let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(name))?;
@@ -80,10 +83,15 @@ impl Facts {
         let rest = std::str::from_utf8(stat.get(after + 2..)?).ok()?;
         // Field 22 of proc_pid_stat(5); the state after the name is field 3.
         let start = rest.split(' ').nth(19)?.parse().ok()?;
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe"))
-            .map_or_else(|_| Vec::new(), |p| p.into_os_string().into_vec());
-        Some(Facts { pid, parent: field("PPid:").unwrap_or(0), start, exe })
+        Some(Facts { pid, parent: field("PPid:").unwrap_or(0), start, exe: executable(pid) })
     }
+}
+
+/// What a process executes; empty where that is not told.
+fn executable(pid: u32) -> Vec<u8> {
+    use std::os::unix::ffi::OsStringExt;
+    std::fs::read_link(format!("/proc/{pid}/exe"))
+        .map_or_else(|_| Vec::new(), |p| p.into_os_string().into_vec())
 }
 
 impl Processes {
@@ -99,10 +107,16 @@ impl Processes {
 
     fn process_of(&self, thread: u32) -> Option<Arc<Process>> {
         let at = Instant::now();
-        if let Some(seen) = self.lock().threads.get(&thread)
-            && at.duration_since(seen.at) < FRESH
+        if let Some(seen) = self.lock().threads.get_mut(&thread)
+            && at.duration_since(seen.looked) < MEANS
         {
-            return Some(Arc::clone(&seen.process));
+            if at.duration_since(seen.checked) < EXECUTES {
+                return Some(Arc::clone(&seen.process));
+            }
+            if executable(thread) == seen.process.exe {
+                seen.checked = at;
+                return Some(Arc::clone(&seen.process));
+            }
         }
         let process = self.look(thread, PARENTS)?;
         let mut known = self.lock();
@@ -110,7 +124,9 @@ impl Processes {
             known.threads.clear();
             known.processes.clear();
         }
-        known.threads.insert(thread, Seen { at, process: Arc::clone(&process) });
+        known
+            .threads
+            .insert(thread, Seen { looked: at, checked: at, process: Arc::clone(&process) });
         Some(process)
     }
 
