@@ -547,6 +547,7 @@ fn options() -> CommitOptions {
     CommitOptions {
         message: Vec::new(),
         dry_run: false,
+        rebase: false,
         wait: 0,
         allow_open_writers: false,
         history: HistoryChoice::Keep,
@@ -598,10 +599,10 @@ fn run(ops: &[Op]) {
     disk_is("the base after commit", &after, &shown);
     same("the view after commit", ops, &after, &tree_of_view(&view));
     if reply.changed {
-        ws.undo(uid, None, None, false, false).unwrap();
+        ws.undo("main", uid, None, None, false, false).unwrap();
         disk_is("the base after undo", &before, &times_before);
         same("the view after undo", ops, &before, &tree_of_view(&view));
-        ws.undo(uid, Some(2), None, false, false).unwrap();
+        ws.undo("main", uid, Some(2), None, false, false).unwrap();
         disk_is("the base after redo", &after, &shown);
     }
 }

@@ -344,6 +344,18 @@ impl Journal {
         Ok((records, order))
     }
 
+    /// Moves an open transaction onto the live generation, durably.
+    ///
+    /// # Errors
+    /// [`JournalError::WrongState`] unless it is open.
+    pub fn rebase(&self, txn: TxnId) -> Result<TxnHead, JournalError> {
+        let _states = self.states();
+        let mut head = self.expect(txn, TxnState::Open)?;
+        head.base = self.live()?;
+        self.put_head(head.clone(), TxnState::Open)?;
+        Ok(head)
+    }
+
     /// Decides that an open transaction is dropped, durably.
     ///
     /// # Errors

@@ -90,6 +90,14 @@ pub struct Base {
     /// open_by_handle_at(2) is permitted.
     handles: bool,
     moved: RwLock<HashMap<u64, Whereabouts>>,
+    left: RwLock<Left>,
+}
+
+/// Directories that left their paths, with all that was in them.
+#[derive(Debug, Default)]
+struct Left {
+    by_path: HashMap<RelPath, Whereabouts>,
+    by_slot: HashMap<(Generation, SlotId), RelPath>,
 }
 
 impl Base {
@@ -112,7 +120,7 @@ impl Base {
             .is_ok()
             && std::env::var_os("TXFS_NO_HANDLES").is_none();
         let path = path.canonicalize()?;
-        Ok(Base { root, path, stat, handles, moved: RwLock::default() })
+        Ok(Base { root, path, stat, handles, moved: RwLock::default(), left: RwLock::default() })
     }
 
     /// The root.
@@ -177,10 +185,47 @@ impl Base {
         self.moved.read().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned()
     }
 
+    /// Remembers that a directory goes from a path to a slot.
+    pub fn dir_leaves(&self, path: &RelPath, slot: (Generation, SlotId)) {
+        let mut left = self.left.write().unwrap_or_else(PoisonError::into_inner);
+        left.by_path.insert(path.clone(), Whereabouts::Slot(slot.0, slot.1));
+        left.by_slot.insert(slot, path.clone());
+    }
+
+    /// Remembers that a directory comes from a slot to a path.
+    pub fn dir_comes(&self, slot: (Generation, SlotId), path: &RelPath) {
+        let mut left = self.left.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(from) = left.by_slot.remove(&slot) {
+            left.by_path.insert(from, Whereabouts::Base(path.clone()));
+        }
+    }
+
+    /// Where the nearest directory above a path went that left, and the path below it.
+    #[must_use]
+    pub fn followed(&self, path: &RelPath) -> Option<(Whereabouts, Vec<u8>)> {
+        let left = self.left.read().unwrap_or_else(PoisonError::into_inner);
+        let mut at = path.split();
+        while let Some((dir, _)) = at {
+            if let Some(to) = left.by_path.get(&dir) {
+                let rest = path.as_bytes().get(dir.as_bytes().len() + 1..)?;
+                return Some((to.clone(), rest.to_vec()));
+            }
+            at = dir.split();
+        }
+        None
+    }
+
     /// Remembers where an inode is going to be. To be called before it is moved there.
     pub fn moves(&self, ino: u64, to: Whereabouts) {
         self.moved.write().unwrap_or_else(PoisonError::into_inner).insert(ino, to);
     }
+}
+
+/// Whether an error of looking at a path says that nothing is there: no such name, or no directory on the
+/// way (another kind of entry, or a symbolic link, which is not followed).
+#[must_use]
+pub fn is_absent(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
 }
 
 /// Opens a path beneath `dir` without following links or crossing mounts. Paths longer than

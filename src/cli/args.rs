@@ -64,7 +64,11 @@ pub(super) enum Command {
         at: Option<PathBuf>,
     },
     /// Begin a transaction
-    Begin,
+    Begin {
+        /// Its name [default: that of --txn]
+        #[arg(conflicts_with = "txn")]
+        name: Option<String>,
+    },
     /// List the open transactions
     List,
     /// Show what the transaction changed, deletions first, and what comes next
@@ -121,6 +125,12 @@ pub(super) enum Command {
         #[arg(long)]
         last: bool,
     },
+    /// Move the transaction onto the live generation, or say what contradicts it
+    Rebase {
+        /// Only say whether it would go
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Take generations back, with a new generation
     Undo {
         /// Which [default: the newest that is not taken back]
@@ -176,7 +186,7 @@ impl Command {
             Command::Run(_) => "run",
             Command::Mount { .. } => "mount",
             Command::Umount { .. } => "umount",
-            Command::Begin => "begin",
+            Command::Begin { .. } => "begin",
             Command::List => "list",
             Command::Status { .. } => "status",
             Command::Diff(_) => "diff",
@@ -188,6 +198,7 @@ impl Command {
             Command::Savepoint { .. } => "savepoint",
             Command::Savepoints => "savepoints",
             Command::Rollback { .. } => "rollback",
+            Command::Rebase { .. } => "rebase",
             Command::Undo { .. } => "undo",
             Command::History => "history",
             Command::Gc { .. } => "gc",
@@ -278,6 +289,9 @@ pub(super) struct Commit {
     /// Only validate
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Move it onto the live generation first, if nothing contradicts
+    #[arg(long)]
+    pub(super) rebase: bool,
     /// Wait up to S seconds for files that are open for writing
     #[arg(long, value_name = "S")]
     pub(super) wait: Option<u64>,

@@ -179,8 +179,11 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
             };
             Reply::Txn(mounts::umount(&place.target, &place.txn, at.as_deref())?)
         }
-        Command::Begin => {
-            let place = find(global, true)?;
+        Command::Begin { name } => {
+            let mut place = find(global, true)?;
+            if let Some(name) = name {
+                place.txn.clone_from(name);
+            }
             announce(&place);
             ask(&place, Verb::Begin)?
         }
@@ -221,6 +224,7 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         | Command::Savepoint { .. }
         | Command::Savepoints
         | Command::Rollback { .. }
+        | Command::Rebase { .. }
         | Command::Undo { .. }
         | Command::History
         | Command::Gc { .. } => {
@@ -242,6 +246,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         Command::Commit(c) => Some(Verb::Commit {
             message: PathBytes(c.message.clone().map(OsString::into_vec).unwrap_or_default()),
             dry_run: c.dry_run,
+            rebase: c.rebase,
             wait: c.wait.unwrap_or(0),
             allow_open_writers: c.allow_open_writers,
             history: match (c.keep, c.no_undo) {
@@ -262,6 +267,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
                 (None, None, false) => RollbackTo::Newest,
             },
         }),
+        Command::Rebase { dry_run } => Some(Verb::Rebase { dry_run: *dry_run }),
         Command::Undo { generation, to, with_dependents, dry_run } => Some(Verb::Undo {
             generation: *generation,
             to: *to,
@@ -273,7 +279,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         Command::Run(_)
         | Command::Mount { .. }
         | Command::Umount { .. }
-        | Command::Begin
+        | Command::Begin { .. }
         | Command::Status { .. }
         | Command::Diff(_)
         | Command::Trace { .. }

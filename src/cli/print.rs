@@ -77,6 +77,7 @@ pub(super) fn reply_json(kind: &str, reply: &Reply) -> io::Result<()> {
         Reply::Log(r) => json(kind, r),
         Reply::Show(r) => json(kind, r),
         Reply::Commit(r) => json(kind, r),
+        Reply::Rebase(r) => json(kind, r),
         Reply::Abort(r) => json(kind, r),
         Reply::Undo(r) => json(kind, r),
         Reply::History(r) => json(kind, r),
@@ -120,6 +121,14 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply, colours: bool) -> io::Re
                 writeln!(out, "  {} is open: committed as a copy of what it held", shown(&path.0))?;
             }
             undo_line(out, r.undo.as_deref(), r.reason.as_deref())
+        }
+        Reply::Rebase(r) => {
+            let verb = if r.dry_run { "would be" } else { "is" };
+            writeln!(
+                out,
+                "transaction \"{}\" {verb} on generation {}, {} entries changed",
+                r.txn, r.generation, r.entries
+            )
         }
         Reply::Abort(r) => {
             writeln!(out, "transaction \"{}\": {} effects dropped; {}", r.txn, r.effects, r.reason)

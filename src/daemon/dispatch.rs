@@ -80,19 +80,21 @@ fn perform(
         Verb::Show { generation, form } => {
             Reply::Show(stream(wire, |out| ws.show(uid, *generation, *form, out))?)
         }
-        Verb::Commit { message, dry_run, wait, allow_open_writers, history } => {
+        Verb::Commit { message, dry_run, rebase, wait, allow_open_writers, history } => {
             let options = CommitOptions {
                 message: message.0.clone(),
                 dry_run: *dry_run,
+                rebase: *rebase,
                 wait: *wait,
                 allow_open_writers: *allow_open_writers,
                 history: *history,
             };
             Reply::Commit(ws.commit(txn, uid, &options)?)
         }
+        Verb::Rebase { dry_run } => Reply::Rebase(ws.rebase(txn, uid, *dry_run)?),
         Verb::Abort => Reply::Abort(ws.abort(txn, uid)?),
         Verb::Undo { generation, to, with_dependents, dry_run } => {
-            Reply::Undo(ws.undo(uid, *generation, *to, *with_dependents, *dry_run)?)
+            Reply::Undo(ws.undo(txn, uid, *generation, *to, *with_dependents, *dry_run)?)
         }
         Verb::History => Reply::History(ws.history()?),
         Verb::Gc { keep } => {

@@ -88,12 +88,19 @@ pub enum Verb {
         message: PathBytes,
         /// Validate and say what would happen.
         dry_run: bool,
+        /// Move it onto the live generation first.
+        rebase: bool,
         /// Seconds to wait for open writers.
         wait: u64,
         /// Land files that cannot be copied at a point in time all the same.
         allow_open_writers: bool,
         /// What to do when the preimages exceed the limit on history.
         history: HistoryChoice,
+    },
+    /// Moves the transaction onto the live generation.
+    Rebase {
+        /// Only say whether it would go.
+        dry_run: bool,
     },
     /// Drops the transaction.
     Abort,

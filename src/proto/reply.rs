@@ -27,6 +27,8 @@ pub enum Reply {
     Show(ShowReply),
     /// `commit`
     Commit(CommitReply),
+    /// `rebase`
+    Rebase(RebaseReply),
     /// `abort`
     Abort(AbortReply),
     /// `undo`
@@ -317,6 +319,21 @@ pub struct CommitReply {
     pub reason: Option<String>,
     /// Files that landed as a copy because they are open for writing.
     pub copied_open: Vec<PathBytes>,
+}
+
+/// `rebase`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RebaseReply {
+    /// The transaction's name.
+    pub txn: String,
+    /// The generation it was on.
+    pub from: u64,
+    /// The live generation, on which it is now.
+    pub generation: u64,
+    /// Entries it changes.
+    pub entries: u64,
+    /// Nothing was done.
+    pub dry_run: bool,
 }
 
 /// `abort`

@@ -182,6 +182,7 @@ impl Run {
         let verb = Verb::Commit {
             message: PathBytes(self.message.clone()),
             dry_run: false,
+            rebase: false,
             wait: 0,
             allow_open_writers: false,
             history: HistoryChoice::Ask,

@@ -56,13 +56,25 @@ pub struct Halt {
 struct Own {
     dirs: HashSet<RelPath>,
     inodes: HashSet<u64>,
+    /// What comes to which path.
+    placed: HashSet<(RelPath, u64)>,
 }
 
 impl Own {
+    fn puts(&self, path: &RelPath, ident: &Ident) -> bool {
+        self.placed.contains(&(path.clone(), ident.ino))
+    }
+
     fn of(steps: &[Step]) -> Own {
-        let mut own = Own { dirs: HashSet::new(), inodes: HashSet::new() };
+        let mut own = Own { dirs: HashSet::new(), inodes: HashSet::new(), placed: HashSet::new() };
         for step in steps {
             own.dirs.extend(step_path(step).split().map(|(parent, _)| parent));
+            if let Step::Place { to: at, ident, .. }
+            | Step::Link { to: at, ident, .. }
+            | Step::Exchange { at, new: ident, .. } = step
+            {
+                own.placed.insert((at.path.clone(), ident.ino));
+            }
             match step {
                 Step::Evacuate { ident, .. }
                 | Step::Place { ident, .. }
@@ -264,6 +276,10 @@ impl<'a> Apply<'a> {
         })
     }
 
+    fn own(&self) -> &Own {
+        self.own.get_or_init(|| Own::of(&self.seal.plan().steps))
+    }
+
     fn is_there(&mut self, at: &Place, ident: &Ident) -> io::Result<bool> {
         Ok(self.spot_if_there(&at.path)?.map(|s| s.holds(ident)).transpose()?.unwrap_or(false))
     }
@@ -298,11 +314,7 @@ impl<'a> Apply<'a> {
     pub(super) fn spot_if_there(&mut self, path: &RelPath) -> io::Result<Option<Spot>> {
         match self.spot(path) {
             Ok(spot) => Ok(Some(spot)),
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) =>
-            {
-                Ok(None)
-            }
+            Err(e) if base::is_absent(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -394,6 +406,9 @@ impl<'a> Apply<'a> {
         }
         let to = self.slot(leaving.slot);
         self.base.moves(leaving.ident.ino, Whereabouts::Slot(self.generation, leaving.slot));
+        if leaving.ident.kind == Kind::Dir {
+            self.base.dir_leaves(&leaving.from.path, (self.generation, leaving.slot));
+        }
         mutate::rename(self.seal, &source, &to, leaving.ident.kind)?;
         self.moved(leaving.ident.kind);
         self.check_left(leaving)
@@ -449,7 +464,7 @@ impl<'a> Apply<'a> {
         path: &RelPath,
     ) -> Result<(), StepError> {
         let planned = self.seal.plan().time;
-        let own = self.own.get_or_init(|| Own::of(&self.seal.plan().steps));
+        let own = self.own();
         for (name, _, kind) in base::list(dir)? {
             let now = base::stat_at(dir, &name)?;
             if now.ctime >= planned && !own.inodes.contains(&now.ident.ino) {
@@ -485,6 +500,9 @@ impl<'a> Apply<'a> {
             return outside("its directory is gone");
         };
         self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()));
+        if ident.kind == Kind::Dir {
+            self.base.dir_comes((self.generation, slot), &to.path);
+        }
         let failed = match mutate::rename(self.seal, &source, &target, ident.kind) {
             Ok(()) => {
                 self.moved(ident.kind);
@@ -534,6 +552,9 @@ impl<'a> Apply<'a> {
             Err(e) => return Err(e.into()),
         }
         self.base.moves(old.ino, Whereabouts::Slot(self.generation, slot));
+        if old.kind == Kind::Dir {
+            self.base.dir_leaves(&at.path, (self.generation, slot));
+        }
         self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
         mutate::exchange(self.seal, &held, &place, new.kind)?;
         self.moved(new.kind);
@@ -567,6 +588,8 @@ impl<'a> Apply<'a> {
         match base::stat_at(spot.dir.as_fd(), &spot.name) {
             Ok(stat) if stat.ident == *ident && stat.nlink > 1 => {}
             Ok(stat) if stat.ident == *ident => return outside("it has lost its other names"),
+            // An earlier run went on to what takes its place.
+            Ok(stat) if self.own().puts(&from.path, &stat.ident) => return Ok(()),
             Ok(_) => return outside("another entry stands there"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e.into()),

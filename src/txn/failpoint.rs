@@ -28,6 +28,7 @@ pub const ALL: &[&str] = &[
     "commit.published",
     "commit.cleanup",
     "undo.sealed",
+    "rebase.decided",
     "abort.decided",
     "abort.staging",
     "abort.finished",

@@ -7,6 +7,7 @@ mod marks;
 pub mod net;
 pub mod planner;
 pub mod prints;
+mod rebase;
 mod rollback;
 pub mod savepoints;
 pub mod show;

@@ -190,6 +190,25 @@ fn same_content(view: &View, st: &State, obj: ObjId, slot: SlotId) -> OpResult<b
     }
 }
 
+/// Adds the name by which a file of several was met last, which need not be the one of its first effect.
+fn name_met_last(view: &View, st: &State, obj: ObjId, names: &mut Names) {
+    let Some(Origin::Base(bind)) = st.delta.objects.get(&obj).map(|o| &o.origin) else { return };
+    let known = names.lost.len() + names.kept.len();
+    if bind.print.ident.kind == Kind::Dir || bind.print.nlink as usize <= known {
+        return;
+    }
+    let Some(node) = view.nodes.get(obj) else { return };
+    let at = (node.parent, node.name);
+    let is_there = || {
+        let dir = view.nodes.dir(at.0).ok()?;
+        let now = crate::base::stat_at(dir.as_fd(), at.1.as_bytes()).ok()?;
+        (now.ident == bind.print.ident).then_some(())
+    };
+    if st.delta.name(at.0, &at.1).is_none() && !names.kept.contains(&at) && is_there().is_some() {
+        names.kept.push(at);
+    }
+}
+
 /// All net changes, by path.
 ///
 /// # Errors
@@ -199,6 +218,9 @@ pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
     let mut out = Vec::new();
     let mut all = names(&st.delta);
     other_names(view, st, &mut all, true);
+    for (obj, names) in &mut all {
+        name_met_last(view, st, *obj, names);
+    }
     for (obj, names) in all {
         let Some(object) = st.delta.objects.get(&obj) else { continue };
         let kind = object.kind();
@@ -228,7 +250,8 @@ pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
                 }
             }
         }
-        if !told && differs.any() {
+        // A name that came tells of the whole, not of what changed under those that stay.
+        if differs.any() {
             for (dir, name) in &names.kept {
                 if let (Some(old), Some(new)) = (paths.old(*dir), paths.now(*dir)) {
                     out.push(entry(Some(old.join(name)), Some(new.join(name)), differs));

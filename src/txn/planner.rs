@@ -81,11 +81,8 @@ pub fn validate(
             }
             Err(e) => return Err(op_failed("look at the base", e)),
             Ok(now) => {
-                let pristine = object.over == txfs_journal::Overrides::default()
-                    && object.content.is_none()
-                    && object.xattrs.is_empty()
-                    && object.links == 0;
-                let ancestor_only = bind.print.ident.kind == Kind::Dir && pristine;
+                // Its mode and owner are not this transaction's matter, and stay as they are.
+                let ancestor_only = object.is_way();
                 let print = with_our_stamp(&bind.print, restamped);
                 if let Some(reason) = drifted(&print, &now.stat).filter(|_| !ancestor_only) {
                     found.push(conflict(&path, reason));

@@ -27,7 +27,7 @@ impl Looker<'_> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = match base::open_beneath(self.base.root(), path, flags) {
             Ok(dir) => Arc::new(dir),
-            Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) if base::is_absent(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
         self.last = Some((path.clone(), Arc::clone(&dir)));
@@ -42,14 +42,10 @@ impl Looker<'_> {
         let Some(dir) = self.dir(&parent)? else { return Ok(None) };
         match base::stat_at(dir.as_fd(), name.as_bytes()) {
             Ok(stat) => Ok(Some(stat)),
-            Err(e) if is_gone(&e) => Ok(None),
+            Err(e) if base::is_absent(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }
-}
-
-fn is_gone(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
 }
 
 /// The place and inode whose state a step leaves behind.
@@ -117,7 +113,7 @@ fn below(
     for (name, _, kind) in base::list(dir)? {
         let stat = match base::stat_at(dir, &name) {
             Ok(stat) => stat,
-            Err(e) if is_gone(&e) => continue,
+            Err(e) if base::is_absent(&e) => continue,
             Err(e) => return Err(e),
         };
         let path = path.join(&Name::new(&name).map_err(io::Error::other)?);

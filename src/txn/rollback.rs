@@ -310,9 +310,7 @@ pub(super) fn restamped(
             Ok(now) if now.ident == *ident => out.push(now.fingerprint(Vec::new())),
             // Its new path is not there any more; its old one is in a step of its own.
             Ok(_) => {}
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
-            }
+            Err(e) if base::is_absent(&e) => {}
             Err(e) => return Err(e),
         }
     }

@@ -796,7 +796,7 @@ impl Check<'_> {
             match spot(self.base, &at.path).and_then(|s| base::stat_at(s.dir.as_fd(), &s.name)) {
                 Ok(now) if now.ident != *ident => Some("another entry stands there".to_owned()),
                 Ok(now) => known.get(&ident.ino).and_then(|then| drifted(then, &now)),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Some("it is gone".to_owned()),
+                Err(e) if base::is_absent(&e) => Some("it is gone".to_owned()),
                 Err(e) => return Err(fail("look at", e)),
             };
         if let Some(reason) = reason {
@@ -857,7 +857,7 @@ impl Check<'_> {
                 Ok(())
             }
             Ok(_) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) if base::is_absent(&e) => Ok(()),
             Err(e) => {
                 let what = format!("cannot look at \"{}\": {e}", path.as_bytes().escape_ascii());
                 Err(Failure::new(Code::Io, what).hint("txfs doctor"))

@@ -7,10 +7,10 @@ use txfs_journal::{Generation, GenerationHead, JournalError, Plan, Step, TxnHead
 
 use super::failpoint::failpoint;
 use super::workspace::{MAIN, Workspace, journal_failed};
-use super::{net, planner, undo, writers};
+use super::{net, planner, rebase, undo, writers};
 use crate::proto::{
     AbortReply, Code, CommitReply, Counts, Failure, GcReply, GenerationInfo, HistoryChoice,
-    HistoryReply, ListReply, PathBytes, StatusReply, StepReply, UndoReply, Writer,
+    HistoryReply, ListReply, PathBytes, RebaseReply, StatusReply, StepReply, UndoReply, Writer,
 };
 use crate::view::api::Forget;
 use crate::view::cut::Fresh;
@@ -33,6 +33,8 @@ pub struct CommitOptions {
     pub dry_run: bool,
     /// Seconds to wait for open writers.
     pub wait: u64,
+    /// Move it onto the live generation first, if that is a later one.
+    pub rebase: bool,
     /// Take files that are being written as they are.
     pub allow_open_writers: bool,
     /// What to do with preimages beyond the limit.
@@ -128,14 +130,21 @@ impl Workspace {
     ) -> Result<CommitReply, Failure> {
         self.check_sound()?;
         let view = self.view(name, uid)?;
-        self.check_fresh(&view, name, uid)?;
+        if options.rebase {
+            self.rebase(name, uid, options.dry_run)?;
+        }
+        let may_be_stale = options.rebase && options.dry_run;
+        if !may_be_stale {
+            self.check_fresh(&view, name, uid)?;
+        }
         wait_for_writers(&view, options.wait);
         drain(&view)?;
-        let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let txn = self.txn(name, uid)?;
-        if txn.head.base != self.live()? {
-            drop(_gate);
-            self.check_fresh(&view, name, uid)?;
+        if txn.head.base != self.live()? && !may_be_stale {
+            // Another commit was faster.
+            drop(gate);
+            return self.commit(name, uid, options);
         }
         let mut cut = view.cut();
         // What changes outside from here on is newer than the plan.
@@ -221,34 +230,71 @@ impl Workspace {
             // Nothing is lost by beginning again on the live generation.
             return self.refresh(view, name, uid);
         }
-        let mut conflicts = Vec::new();
-        let mut generation = txn.head.base.next();
-        while generation <= live {
-            let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
-            let (theirs, _) = undo::touched(&record);
-            for change in &mine {
-                let at = change.old.iter().chain(change.new.iter()).find(|p| theirs.contains(p));
-                if let Some(path) = at {
-                    conflicts.push(crate::proto::Conflict {
-                        path: path.into(),
-                        reason: format!("generation {generation} changed it too"),
-                        generation: Some(generation.0),
-                    });
-                }
-            }
-            generation = generation.next();
-        }
-        let what = if conflicts.is_empty() {
-            "no path was changed by both"
+        let conflicts = {
+            let cut = view.cut();
+            rebase::conflicts(view, &cut.st)?
+        };
+        let option = if name == MAIN { String::new() } else { format!(" --txn {name}") };
+        let (what, hint) = if conflicts.is_empty() {
+            ("nothing was changed by both", format!("txfs commit --rebase{option}"))
         } else {
-            "some paths were changed by both"
+            (
+                "some entries were changed by both",
+                format!("txfs diff{option} > mine.patch; txfs abort{option}; then apply it again"),
+            )
         };
         Err(Failure::new(
             Code::Stale,
             format!("transaction \"{name}\" began on generation {}, and generation {live} is live; {what}", txn.head.base),
         )
-        .hint(format!("txfs diff --txn {name} > mine.patch; txfs abort --txn {name}; then apply it again"))
+        .hint(hint)
         .conflicts(conflicts))
+    }
+
+    /// Moves a transaction onto the live generation, under the running mount. With `dry_run` only says
+    /// whether it would go.
+    ///
+    /// # Errors
+    /// [`Code::Conflict`] with all that contradicts; the transaction is as it was then.
+    pub fn rebase(&self, name: &str, uid: u32, dry_run: bool) -> Result<RebaseReply, Failure> {
+        self.check_sound()?;
+        let view = self.view(name, uid)?;
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let (txn, live) = (self.txn(name, uid)?, self.live()?);
+        let mut cut = view.cut();
+        let reply = RebaseReply {
+            txn: name.to_owned(),
+            from: txn.head.base.0,
+            generation: live.0,
+            entries: rebase::entries(&view, &cut.st)?,
+            dry_run,
+        };
+        if txn.head.base == live {
+            return Ok(reply);
+        }
+        let conflicts = rebase::conflicts(&view, &cut.st)?;
+        if !conflicts.is_empty() {
+            let what = format!(
+                "transaction \"{name}\" contradicts what came after generation {}; it is as it was",
+                txn.head.base
+            );
+            return Err(Failure::new(Code::Conflict, what)
+                .hint("take these paths back or commit elsewhere: txfs diff shows what is yours")
+                .conflicts(conflicts));
+        }
+        if dry_run {
+            return Ok(reply);
+        }
+        let head = self.journal.rebase(txn.head.id).map_err(|e| journal_failed(&e))?;
+        failpoint("rebase.decided");
+        if let Some(txn) = self.lock().get_mut(name) {
+            txn.head = head;
+        }
+        let forget = cut.rebased(live);
+        drop(cut);
+        drop(gate);
+        tell(&view, forget);
+        Ok(reply)
     }
 
     /// Sets an empty transaction on the live generation.
@@ -337,6 +383,7 @@ impl Workspace {
     /// [`Code::NotFound`], [`Code::Pruned`], [`Code::Conflict`] with the blocking generations, [`Code::Drift`].
     pub fn undo(
         &self,
+        name: &str,
         uid: u32,
         generation: Option<u64>,
         to: Option<u64>,
@@ -365,6 +412,9 @@ impl Workspace {
             .begin(&format!("{}-{}", super::workspace::UNDO, live.next()), uid, now())
             .map_err(|e| journal_failed(&e))?;
         let result = self.undo_with(&head, uid, &chosen, dry_run);
+        if result.is_ok() && !dry_run {
+            self.refresh_if_empty(name, uid);
+        }
         let still_open = self.journal.head(head.id).is_ok_and(|h| h.state == TxnState::Open);
         if still_open {
             self.journal.begin_abort(head.id).map_err(|e| journal_failed(&e))?;
@@ -428,7 +478,6 @@ impl Workspace {
         let record = self.publish(plan, entries, "undo.sealed")?;
         let generation = record.plan.generation;
         self.after_generation(&record, "");
-        self.refresh_empty_views();
         self.apply_limits(KEEP_GENERATIONS, HistoryChoice::Keep)?;
         Ok(UndoReply {
             generation: generation.0,
@@ -439,18 +488,13 @@ impl Workspace {
         })
     }
 
-    /// Views without any change of their own go on with the live generation.
-    fn refresh_empty_views(&self) {
-        let views: Vec<_> = self
-            .lock()
-            .values()
-            .filter_map(|t| Some((t.head.name.clone(), t.head.owner, t.view.clone()?)))
-            .collect();
-        for (name, owner, view) in views {
-            let empty = view.cut().st.delta.is_empty();
-            if empty && let Err(e) = self.refresh(&view, &name, owner) {
-                log::warn!("transaction \"{name}\" stays on its generation: {e}");
-            }
+    /// The view of the transaction from which generations were taken back goes on with the live one, if
+    /// it has no change of its own. Those of others stay what they are.
+    fn refresh_if_empty(&self, name: &str, uid: u32) {
+        let Some(view) = self.lock().get(name).and_then(|t| t.view.clone()) else { return };
+        let empty = view.cut().st.delta.is_empty();
+        if empty && let Err(e) = self.refresh(&view, name, uid) {
+            log::warn!("transaction \"{name}\" stays on its generation: {e}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use txfs_journal::{Fingerprint, Generation, Journal, JournalError, Step, TxnHead, TxnState};
+use txfs_journal::{Fingerprint, Generation, Journal, JournalError, Kind, Step, TxnHead, TxnState};
 
 use super::failpoint::failpoint;
 use super::store::Store;
@@ -454,14 +454,26 @@ impl Workspace {
 
     fn remember_move(&self, generation: Generation, step: &Step) {
         match step {
-            Step::Fetch { slot, ident, .. } | Step::Evacuate { slot, ident, .. } => {
+            Step::Fetch { slot, ident, .. } => {
                 self.base.moves(ident.ino, Whereabouts::Slot(generation, *slot));
             }
-            Step::Place { to, ident, .. } => {
-                self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()))
+            Step::Evacuate { from, slot, ident, .. } => {
+                self.base.moves(ident.ino, Whereabouts::Slot(generation, *slot));
+                if ident.kind == Kind::Dir {
+                    self.base.dir_leaves(&from.path, (generation, *slot));
+                }
+            }
+            Step::Place { slot, to, ident } => {
+                self.base.moves(ident.ino, Whereabouts::Base(to.path.clone()));
+                if ident.kind == Kind::Dir {
+                    self.base.dir_comes((generation, *slot), &to.path);
+                }
             }
             Step::Exchange { slot, at, new, old, .. } => {
                 self.base.moves(old.ino, Whereabouts::Slot(generation, *slot));
+                if old.kind == Kind::Dir {
+                    self.base.dir_leaves(&at.path, (generation, *slot));
+                }
                 self.base.moves(new.ino, Whereabouts::Base(at.path.clone()));
             }
             Step::Unlink { existing, ident, .. } => {

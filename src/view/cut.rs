@@ -243,6 +243,15 @@ impl Cut<'_> {
         }
     }
 
+    /// The transaction was moved onto the live generation, which contradicts it nowhere. Answers what
+    /// the kernel must forget.
+    pub fn rebased(&mut self, generation: Generation) -> Vec<Forget> {
+        let forget = self.st.as_kernel_knows(self.everything_hidden());
+        self.st.layers.clear();
+        self.st.generation = generation;
+        forget
+    }
+
     fn go_on(&mut self, fresh: Fresh) -> Old {
         let root = self.view.nodes.base().root();
         let print = match crate::base::stat_fd(root) {

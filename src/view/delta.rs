@@ -84,6 +84,19 @@ impl Object {
         matches!(self.origin, Origin::New(_))
     }
 
+    /// Whether it is a directory of the base that is only on the way to what changed, or in which names
+    /// came and went.
+    #[must_use]
+    pub fn is_way(&self) -> bool {
+        !self.is_new()
+            && self.kind() == Kind::Dir
+            && self.xattrs.is_empty()
+            && self.links == 0
+            && self.over.mode.is_none()
+            && self.over.uid.is_none()
+            && self.over.gid.is_none()
+    }
+
     fn is_pristine(&self) -> bool {
         !self.is_new()
             && self.over == Overrides::default()

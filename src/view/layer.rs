@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use txfs_journal::{Generation, GenerationRecord, Ident, Meta, Name, Place, SlotId, Step};
+use txfs_journal::{
+    Generation, GenerationRecord, Ident, Kind, Meta, Name, Place, SlotId, Step, Timestamp,
+};
 
 /// What a name meant before: an inode and, if it is in the generation's history, its slot.
 pub type Was = Option<(Ident, Option<SlotId>)>;
@@ -24,8 +26,14 @@ pub struct Layer {
 pub struct Before {
     /// Its attributes, if they changed.
     pub meta: Option<Meta>,
+    /// Of a directory that left its place: its time before its entries left.
+    pub mtime: Option<Timestamp>,
+    /// Links more than after the generation.
+    pub links: i64,
     /// A copy of its content, if that was rewritten in place.
     pub content: Option<SlotId>,
+    /// More changed than a directory's time; the number of its links, for one.
+    binding: bool,
 }
 
 impl Layer {
@@ -46,17 +54,56 @@ impl Layer {
     fn add(&mut self, step: &Step) {
         match step {
             Step::Fetch { .. } | Step::Barrier => {}
-            Step::Evacuate { from, slot, ident, .. } => self.was(from, Some((*ident, Some(*slot)))),
-            Step::Unlink { from, ident, .. } => self.was(from, Some((*ident, None))),
-            Step::Exchange { slot, at, old, .. } => self.was(at, Some((*old, Some(*slot)))),
+            Step::Evacuate { from, slot, ident, mtime, .. } => {
+                self.was(from, Some((*ident, Some(*slot))));
+                if ident.kind == Kind::Dir {
+                    self.objects.entry(ident.ino).or_default().mtime.get_or_insert(*mtime);
+                    self.subdirs(from, 1);
+                }
+            }
+            Step::Unlink { from, ident, .. } => {
+                self.was(from, Some((*ident, None)));
+                let object = self.objects.entry(ident.ino).or_default();
+                object.binding = true;
+                object.links += 1;
+            }
+            Step::Exchange { slot, at, old, new, .. } => {
+                self.was(at, Some((*old, Some(*slot))));
+                self.subdirs(
+                    at,
+                    i64::from(old.kind == Kind::Dir) - i64::from(new.kind == Kind::Dir),
+                );
+            }
             // A place that was evacuated first keeps what it held.
-            Step::Place { to, .. } | Step::Link { to, .. } => self.was(to, None),
+            Step::Place { to, ident, .. } => {
+                self.was(to, None);
+                if ident.kind == Kind::Dir {
+                    self.subdirs(to, -1);
+                }
+            }
+            Step::Link { to, ident, .. } => {
+                self.was(to, None);
+                let object = self.objects.entry(ident.ino).or_default();
+                object.binding = true;
+                object.links -= 1;
+            }
             Step::Rewrite { ident, preimage, .. } => {
-                self.objects.entry(ident.ino).or_default().content = Some(*preimage);
+                let object = self.objects.entry(ident.ino).or_default();
+                object.content = Some(*preimage);
+                object.binding = true;
             }
             Step::SetMeta { ident, before, .. } => {
-                self.objects.entry(ident.ino).or_default().meta = Some(before.clone());
+                let object = self.objects.entry(ident.ino).or_default();
+                object.meta = Some(before.clone());
+                object.binding |= !step.is_time_of_dir();
             }
+        }
+    }
+
+    /// A directory counts its subdirectories as links.
+    fn subdirs(&mut self, at: &Place, more: i64) {
+        if more != 0 {
+            self.objects.entry(at.parent_ino).or_default().links += more;
         }
     }
 
@@ -92,6 +139,12 @@ impl Layer {
     /// The inodes of all objects that it changed.
     pub fn objects(&self) -> impl Iterator<Item = u64> {
         self.objects.keys().copied()
+    }
+
+    /// Whether an inode changed in more than a directory's time.
+    #[must_use]
+    pub fn binds(&self, ino: u64) -> bool {
+        self.objects.get(&ino).is_some_and(|o| o.binding)
     }
 
     /// What an object was before.

@@ -1,7 +1,7 @@
 //! Base objects that the kernel or the delta knows, and how to find them again.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
@@ -471,8 +471,7 @@ impl Nodes {
                     }
                 }
                 Some(Whereabouts::Base(path)) => {
-                    if let Some(mut found) = self.at_path(&path, &node.ident)? {
-                        found.moved_to = Some(path);
+                    if let Some(found) = self.following(&path, &node.ident)? {
                         return Ok(found);
                     }
                 }
@@ -516,9 +515,44 @@ impl Nodes {
         Ok(rustix::fs::openat(&*self.history, path, flags, Mode::empty())?.into())
     }
 
+    /// What commits brought to a path, wherever they took its directories since.
+    fn following(&self, path: &RelPath, ident: &Ident) -> OpResult<Option<Located>> {
+        let mut path = path.clone();
+        // Each turn follows one more move.
+        for _ in 0..64 {
+            if let Some(mut found) = self.at_path(&path, ident)? {
+                found.moved_to = Some(path);
+                return Ok(Some(found));
+            }
+            match self.base.followed(&path) {
+                Some((Whereabouts::Base(dir), rest)) => {
+                    let below = [dir.as_bytes(), b"/", &rest].concat();
+                    path = RelPath::new(below).map_err(|_| Errno::STALE)?;
+                }
+                Some((Whereabouts::Slot(generation, slot), rest)) => {
+                    let whole = format!("{generation}/{slot}/").into_bytes();
+                    let whole = RelPath::new([whole, rest].concat()).map_err(|_| Errno::STALE)?;
+                    return self.below(self.history.as_fd(), &whole, ident);
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
     fn at_path(&self, path: &RelPath, ident: &Ident) -> OpResult<Option<Located>> {
+        self.below(self.base.root(), path, ident)
+    }
+
+    fn below(
+        &self,
+        top: BorrowedFd<'_>,
+        path: &RelPath,
+        ident: &Ident,
+    ) -> OpResult<Option<Located>> {
         let Some((parent, name)) = path.split() else { return Ok(None) };
-        match self.base.open_path(&parent) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        match base::open_beneath(top, &parent, flags) {
             Ok(dir) => here(Arc::new(dir), name.as_bytes(), ident),
             Err(e) => match errno(&e) {
                 Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(None),

@@ -276,34 +276,44 @@ impl View {
             Err(Errno::STALE) => self.handles.stat(obj).ok_or(Errno::STALE)?,
             Err(e) => return Err(e),
         };
-        if let Some((layer, before)) = self.before(st, obj, stat.ident.ino) {
-            if let Some(meta) = &before.meta {
-                stat.mode = meta.mode;
-                stat.uid = meta.uid;
-                stat.gid = meta.gid;
-                stat.mtime = meta.mtime;
-                stat.atime = meta.atime.unwrap_or(stat.atime);
-            }
-            if let Some(slot) = before.content {
-                let copy = self.nodes.slot_stat(layer.generation, slot)?;
-                stat.size = copy.size;
-                stat.blocks = copy.blocks;
-            }
+        let ino = stat.ident.ino;
+        if let Some((_, meta)) = self.before(st, obj, ino, |b| b.meta.as_ref()) {
+            stat.mode = meta.mode;
+            stat.uid = meta.uid;
+            stat.gid = meta.gid;
+            stat.atime = meta.atime.unwrap_or(stat.atime);
+        }
+        let mtime = |b: &Before| b.meta.as_ref().map(|m| m.mtime).or(b.mtime);
+        if let Some((_, mtime)) = self.before(st, obj, ino, mtime) {
+            stat.mtime = mtime;
+        }
+        if let Some((layer, slot)) = self.before(st, obj, ino, |b| b.content) {
+            let copy = self.nodes.slot_stat(layer.generation, slot)?;
+            stat.size = copy.size;
+            stat.blocks = copy.blocks;
+        }
+        if !st.layers.is_empty()
+            && stat.dev == self.nodes.base().dev()
+            && (stat.ident.kind != Kind::Dir || stat.nlink > 1)
+        {
+            let more: i64 = st.layers.iter().filter_map(|l| l.object(ino)).map(|b| b.links).sum();
+            stat.nlink = u32::try_from(i64::from(stat.nlink) + more).unwrap_or(stat.nlink);
         }
         Ok(stat)
     }
 
-    /// What the oldest later generation that changed an object in place found.
-    pub(super) fn before<'a>(
+    /// What the oldest later generation found that changed this of an object.
+    pub(super) fn before<'a, T>(
         &self,
         st: &'a State,
         obj: ObjId,
         ino: u64,
-    ) -> Option<(&'a Layer, &'a Before)> {
+        this: impl Fn(&'a Before) -> Option<T>,
+    ) -> Option<(&'a Layer, T)> {
         if st.layers.is_empty() || self.nodes.get(obj)?.dev != self.nodes.base().dev() {
             return None;
         }
-        st.layers.iter().find_map(|layer| layer.object(ino).map(|before| (&**layer, before)))
+        st.layers.iter().find_map(|layer| Some((&**layer, this(layer.object(ino)?)?)))
     }
 
     /// The attributes of an object, and who can change them.
@@ -328,7 +338,9 @@ impl View {
             attr.mtime = staged.mtime;
             attr.ctime = staged.ctime;
             attr.atime = staged.atime;
-            trust = if self.handles.is_passthrough(obj) { Trust::Writer } else { Trust::Own };
+            // What is empty cannot be written through a mapping; the kernel knows of all else.
+            let unseen = staged.size > 0 && self.handles.is_passthrough(obj);
+            trust = if unseen { Trust::Writer } else { Trust::Own };
         }
         let over = &object.over;
         attr.mode = over.mode.unwrap_or(attr.mode);
@@ -445,11 +457,10 @@ impl View {
 
     /// All extended attributes of a base object as the view's generation has them.
     pub(crate) fn base_xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
-        match self.before(st, obj, self.nodes.get(obj).ok_or(Errno::STALE)?.ident.ino) {
-            Some((_, Before { meta: Some(meta), .. })) if meta.xattrs.is_some() => {
-                Ok(meta.xattrs.clone().unwrap_or_default())
-            }
-            _ => {
+        let ino = self.nodes.get(obj).ok_or(Errno::STALE)?.ident.ino;
+        match self.before(st, obj, ino, |b| b.meta.as_ref()?.xattrs.as_ref()) {
+            Some((_, xattrs)) => Ok(xattrs.clone()),
+            None => {
                 let found = self.nodes.locate(obj)?;
                 xattr::all_at(found.dir.as_fd(), &found.name).map_err(|e| errno(&e))
             }

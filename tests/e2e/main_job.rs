@@ -1,6 +1,6 @@
 //! Run, look, decide: the main job on a small tree with everything in it that a tree can have.
 
-use crate::harness::Work;
+use crate::harness::{Said, Work};
 use crate::manifest::{self, assert_same};
 
 /// A tree with every kind of entry.
@@ -190,6 +190,83 @@ fn two_transactions_do_not_see_each_other_and_the_second_commit_is_stale() {
     work.txfs(["run", "--txn", "two", "--", "grep", "2", "b"]).ok();
     work.txfs(["abort", "--txn", "two"]).ok();
     assert_eq!(work.sh("cat a b").out, "1\n0\n");
+}
+
+#[test]
+fn a_stale_transaction_is_moved_onto_the_live_generation_under_its_mount() {
+    let work = Work::new();
+    work.sh("mkdir d; echo 0 > a; echo 0 > b; echo 0 > d/c");
+    let at = work.beside("mnt");
+    std::fs::create_dir(&at).unwrap();
+    work.txfs(["mount", "--txn", "two", at.to_str().unwrap()]).ok();
+    let in_view = |script: &str| {
+        Said::of(work.command("sh").current_dir(&at).args(["-ec", script]).output().unwrap())
+            .ok()
+            .out
+    };
+    in_view("echo 2 > b; echo 2 > d/two");
+    work.txfs(["run", "--on-success", "commit", "--", "sh", "-ec", "echo 1 > a; echo 1 > d/one"])
+        .ok();
+    assert_eq!(in_view("cat a b; ls d"), "0\n2\nc\ntwo\n");
+    let stale = work.txfs(["commit", "--txn", "two", "--json"]).code(5).json();
+    assert!(stale["hint"].as_str().unwrap().contains("--rebase"), "{stale}");
+    let moved = work.txfs(["rebase", "--txn", "two", "--json"]).ok().json();
+    assert_eq!((&moved["from"], &moved["generation"]), (&0.into(), &1.into()), "{moved}");
+    assert_eq!(in_view("cat a b; ls d"), "1\n2\nc\none\ntwo\n");
+    in_view("echo 3 >> a");
+    work.txfs(["run", "--on-success", "commit", "--", "sh", "-ec", "echo 4 > d/four"]).ok();
+    work.txfs(["commit", "--rebase", "--txn", "two"]).ok();
+    assert_eq!(work.sh("cat a b; ls d").out, "1\n3\n2\nc\nfour\none\ntwo\n");
+    work.txfs(["umount", "--txn", "two"]).ok();
+}
+
+#[test]
+fn what_both_changed_is_named_and_stays_as_it_is() {
+    let work = Work::new();
+    work.sh("mkdir d gone; echo 0 > a; echo 0 > d/c; echo 0 > gone/f; echo 0 > del");
+    work.txfs([
+        "run",
+        "--txn",
+        "two",
+        "--",
+        "sh",
+        "-ec",
+        "echo 2 > a; echo 2 > new; rm -r d; echo 2 > gone/g; rm del; echo 2 > free",
+    ])
+    .ok();
+    work.run("echo 1 > a; echo 1 > new; echo 1 > d/more; rm -r gone; echo 1 > del").ok();
+    work.txfs(["commit"]).ok();
+    let before = work.sh("cat a new d/more del; ls").out;
+    let said = work.txfs(["commit", "--rebase", "--txn", "two", "--json"]).code(6).json();
+    assert_eq!(said["code"], "conflict", "{said}");
+    let kinds: Vec<_> = said["conflicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| {
+            let reason = c["reason"].as_str().unwrap();
+            format!("{} {}", c["path"].as_str().unwrap(), reason.split(':').next().unwrap())
+        })
+        .collect();
+    let expected = [
+        "a write-write",
+        "d/more directory not empty",
+        "del delete-write",
+        "gone parent gone",
+        "new create-create",
+    ];
+    assert_eq!(kinds, expected);
+    work.txfs([
+        "run",
+        "--txn",
+        "two",
+        "--",
+        "sh",
+        "-ec",
+        "[ \"$(cat a new free gone/g | tr -d '\\n')\" = 2222 ]",
+    ])
+    .ok();
+    assert_eq!(work.sh("cat a new d/more del; ls").out, before);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use txfs::proto::{CommitReply, Failure, HistoryChoice};
+use txfs::proto::{Code, CommitReply, Failure, HistoryChoice};
 use txfs::txn::Workspace;
 use txfs::txn::verbs::CommitOptions;
 use txfs::view::View;
@@ -17,6 +18,8 @@ use txfs_journal::{Kind, Name, ObjId, Timestamp};
 pub struct Seen {
     pub kind: Kind,
     pub mode: u32,
+    pub links: u32,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub mtime: Timestamp,
     pub data: Vec<u8>,
 }
@@ -26,8 +29,9 @@ pub static FORKS: Mutex<()> = Mutex::new(());
 
 /// An open workspace and the view of its main transaction.
 pub struct Drive {
-    pub ws: Workspace,
+    pub ws: Arc<Workspace>,
     pub view: Arc<View>,
+    txn: &'static str,
 }
 
 pub fn me() -> Caller {
@@ -46,11 +50,35 @@ impl Drive {
 
     /// Opening finishes what a crash left; that may fail, and the next opening goes on.
     pub fn try_open(root: &Path) -> Result<Drive, Failure> {
-        // A child that another test forks has our descriptors, the store's lock with them, until it executes.
-        drop(FORKS.lock());
-        let ws = Workspace::open(root, None, true)?;
+        let until = Instant::now() + Duration::from_secs(10);
+        let ws = loop {
+            // A child that another test forks has our descriptors, the store's lock with them, until it
+            // executes; and sled closes its own some time after it was dropped, without telling.
+            drop(FORKS.lock());
+            match Workspace::open(root, None, true) {
+                Err(e)
+                    if (e.code == Code::Busy || e.message.contains("lock"))
+                        && Instant::now() < until =>
+                {
+                    std::thread::yield_now();
+                }
+                opened => break opened?,
+            }
+        };
         let view = ws.view("main", me().uid)?;
-        Ok(Drive { ws, view })
+        Ok(Drive { ws: Arc::new(ws), view, txn: "main" })
+    }
+
+    /// The view of another transaction of the same workspace.
+    pub fn other(&self, txn: &'static str) -> Drive {
+        self.ws.begin(txn, me().uid).unwrap();
+        self.again(txn)
+    }
+
+    /// The same of one that is open.
+    pub fn again(&self, txn: &'static str) -> Drive {
+        let view = self.ws.view(txn, me().uid).unwrap();
+        Drive { ws: Arc::clone(&self.ws), view, txn }
     }
 
     pub fn try_find(&self, path: &[u8]) -> OpResult<ObjId> {
@@ -248,7 +276,16 @@ impl Drive {
                     todo.push((full, child));
                 }
             }
-            out.insert(path, Seen { kind: attr.kind, mode: attr.mode, mtime: attr.mtime, data });
+            let (mode, mtime, links) = (attr.mode, attr.mtime, attr.nlink);
+            let names = self.view.listxattr(obj).unwrap();
+            let xattrs = names
+                .into_iter()
+                .map(|name| {
+                    let value = self.view.getxattr(obj, &name).unwrap();
+                    (name, value)
+                })
+                .collect();
+            out.insert(path, Seen { kind: attr.kind, mode, links, xattrs, mtime, data });
         }
         out
     }
@@ -257,23 +294,28 @@ impl Drive {
         let options = CommitOptions {
             message: Vec::new(),
             dry_run: false,
+            rebase: false,
             wait: 0,
             allow_open_writers: false,
             history: HistoryChoice::Keep,
         };
-        self.ws.commit("main", me().uid, &options)
+        self.ws.commit(self.txn, me().uid, &options)
     }
 
     pub fn commit(&self) -> CommitReply {
         self.try_commit().unwrap_or_else(|e| panic!("{e}: {:?}", e.conflicts))
     }
 
+    pub fn rebase(&self) -> Result<(), Failure> {
+        self.ws.rebase(self.txn, me().uid, false).map(drop)
+    }
+
     pub fn abort(&self) {
-        self.ws.abort("main", me().uid).unwrap();
+        self.ws.abort(self.txn, me().uid).unwrap();
     }
 
     pub fn try_undo(&self, generation: Option<u64>, to: Option<u64>) -> Result<(), Failure> {
-        self.ws.undo(me().uid, generation, to, false, false).map(drop)
+        self.ws.undo(self.txn, me().uid, generation, to, false, false).map(drop)
     }
 
     pub fn undo(&self, generation: Option<u64>) {
@@ -286,7 +328,7 @@ impl Drive {
 
     /// Everything handed to the disk, and the workspace closed.
     pub fn close(self) {
-        let Drive { ws, view } = self;
+        let Drive { ws, view, .. } = self;
         drop(view);
         ws.close().unwrap();
     }

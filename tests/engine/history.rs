@@ -5,6 +5,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use txfs::proto::Code;
+
 use crate::drive::Drive;
 use crate::manifest::{Manifest, assert_same, read};
 
@@ -26,6 +28,22 @@ pub enum Op {
     Xattr(String, Vec<u8>),
 }
 
+impl Op {
+    fn paths(&self) -> Vec<&str> {
+        match self {
+            Op::Write(p, _)
+            | Op::Truncate(p, _)
+            | Op::Mkdir(p)
+            | Op::Remove(p)
+            | Op::Symlink(p)
+            | Op::Chmod(p, _)
+            | Op::Touch(p, _)
+            | Op::Xattr(p, _) => vec![p],
+            Op::Move(p, q) | Op::Swap(p, q) | Op::Link(p, q) => vec![p, q],
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Commit(Vec<Op>),
@@ -40,8 +58,16 @@ enum Act {
     Reopen,
 }
 
+/// What there is at first, mostly.
+const PATHS: [&str; 12] =
+    ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "x", "x/b", "x/d", "e", "d/x"];
+
 pub fn path() -> impl Strategy<Value = String> {
-    proptest::collection::vec(proptest::sample::select(&NAMES[..]), 1..4).prop_map(|p| p.join("/"))
+    let any = proptest::collection::vec(proptest::sample::select(&NAMES[..]), 1..4);
+    prop_oneof![
+        2 => proptest::sample::select(&PATHS[..]).prop_map(str::to_owned),
+        1 => any.prop_map(|p| p.join("/")),
+    ]
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
@@ -74,7 +100,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// What is impossible is left out: the view answers with an error and changes nothing.
-pub fn perform(d: &Drive, op: &Op) {
+fn perform(d: &Drive, op: &Op) -> bool {
     let done = match op {
         Op::Write(p, data) => d.try_write(p, data),
         Op::Truncate(p, n) => d.try_truncate(p, *n),
@@ -91,6 +117,13 @@ pub fn perform(d: &Drive, op: &Op) {
     // Which errors are right is the matter of the view's own model.
     if let Err(e) = done {
         log::debug!("{op:?}: {e}");
+    }
+    done.is_ok()
+}
+
+pub fn perform_all(d: &Drive, ops: &[Op]) {
+    for op in ops {
+        perform(d, op);
     }
 }
 
@@ -118,7 +151,7 @@ fn shown(d: &Drive) -> Vec<(Vec<u8>, u32, Vec<u8>)> {
     d.tree().into_iter().map(|(p, s)| (p, s.mode, s.data)).collect()
 }
 
-fn play(acts: &[Act]) {
+fn base() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let root = dir.path();
     for sub in ["d/e", "x"] {
@@ -128,13 +161,19 @@ fn play(acts: &[Act]) {
         std::fs::write(root.join(file), file).unwrap();
     }
     std::fs::hard_link(root.join("d/b"), root.join("b")).unwrap();
+    dir
+}
+
+fn play(acts: &[Act]) {
+    let dir = base();
+    let root = dir.path();
     let mut d = Drive::open(root);
     let mut model = Model { trees: vec![read(root, true)] };
     for (n, act) in acts.iter().enumerate() {
         let what = format!("{n}: {act:?}");
         match act {
             Act::Commit(ops) => {
-                ops.iter().for_each(|op| perform(&d, op));
+                perform_all(&d, ops);
                 let seen = shown(&d);
                 let before = d.ws.live().unwrap();
                 d.commit();
@@ -150,7 +189,7 @@ fn play(acts: &[Act]) {
                 }
             }
             Act::Abort(ops) => {
-                ops.iter().for_each(|op| perform(&d, op));
+                perform_all(&d, ops);
                 d.abort();
                 model.check(&what, root);
                 assert_eq!(shown(&d), bare(model.trees.last().unwrap()), "{what}");
@@ -196,6 +235,65 @@ fn undo(d: &Drive, model: &mut Model, act: &Act, what: &str, root: &Path) {
     assert_eq!(shown(d), bare(model.trees.last().unwrap()), "{what}");
 }
 
+/// Two callers begin on the same generation, one commits, the other is moved onto it: either both have
+/// worked one after the other, or nothing has happened to the second.
+fn race(first: &[Op], second: &[Op], third: &[Op], reopens: bool) -> bool {
+    let (dir, serial) = (base(), base());
+    let mut one = Drive::open(dir.path());
+    let mut two = one.other("two");
+    let alone = Drive::open(serial.path());
+    for op in first {
+        if perform(&one, op) {
+            assert!(perform(&alone, op), "{op:?}");
+        }
+    }
+    // What came and went in between is not moved along: each operation has paths of its own. And a rename
+    // between two names of one file does nothing.
+    let mut used: Vec<&str> = Vec::new();
+    let mut done = Vec::new();
+    for op in second {
+        let paths = op.paths();
+        if paths.iter().any(|p| used.iter().any(|u| p.starts_with(u) || u.starts_with(p))) {
+            continue;
+        }
+        let before = two.view.effects();
+        let renames = matches!(op, Op::Move(..) | Op::Swap(..));
+        if perform(&two, op) && (!renames || two.view.effects() != before) {
+            done.push(op);
+            used.extend(paths);
+        }
+    }
+    let mine = shown(&two);
+    one.commit();
+    assert_eq!(shown(&two), mine, "the other one's commit shows");
+    if let Err(e) = two.rebase() {
+        assert_eq!(e.code, Code::Conflict, "{e}");
+        assert!(!e.conflicts.is_empty());
+        assert_eq!(shown(&two), mine);
+        two.abort();
+        assert_eq!(bare(&read(dir.path(), false)), shown(&alone));
+        return false;
+    }
+    for op in done {
+        assert!(perform(&alone, op), "{op:?} went alone");
+    }
+    assert_eq!(shown(&two), shown(&alone));
+    if reopens {
+        drop(two);
+        one.close();
+        one = Drive::open(dir.path());
+        two = one.again("two");
+        assert_eq!(shown(&two), shown(&alone), "after the daemon's end");
+    }
+    for op in third {
+        assert_eq!(perform(&two, op), perform(&alone, op), "{op:?}");
+    }
+    assert_eq!(shown(&two), shown(&alone));
+    two.commit();
+    assert_eq!(bare(&read(dir.path(), false)), shown(&alone));
+    true
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: std::env::var("TXFS_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(120),
@@ -208,10 +306,84 @@ proptest! {
     fn every_generation_can_be_committed_and_undone(acts in proptest::collection::vec(act(), 1..14)) {
         play(&acts);
     }
+
+    #[test]
+    fn what_was_moved_onto_another_generation_is_as_if_done_after_it(
+        first in proptest::collection::vec(op(), 1..5),
+        second in proptest::collection::vec(op(), 1..5),
+        third in proptest::collection::vec(op(), 0..4),
+        reopens: bool,
+    ) {
+        race(&first, &second, &third, reopens);
+    }
+}
+
+#[test]
+fn an_undo_of_several_is_undone_through_changed_kinds() {
+    let first =
+        vec![Op::Remove("a".into()), Op::Mkdir("a".into()), Op::Write("a/x".into(), vec![1])];
+    let second = vec![
+        Op::Move("a/x".into(), "y".into()),
+        Op::Remove("a".into()),
+        Op::Move("y".into(), "a".into()),
+    ];
+    play(&[Act::Commit(first), Act::Commit(second), Act::UndoTo(2), Act::Undo, Act::Undo]);
 }
 
 #[test]
 fn one_name_of_two_and_then_the_other() {
     let commit = |p: &str| Act::Commit(vec![Op::Remove(p.into())]);
     play(&[commit("b"), commit("d"), Act::UndoTo(2), Act::UndoTo(1)]);
+}
+
+/// Paths with kind, mode, time, links and content: all that a view of an older generation must not lose.
+fn whole(d: &Drive) -> Vec<(Vec<u8>, crate::drive::Seen)> {
+    d.tree().into_iter().collect()
+}
+
+/// A view of the first generation shows it whole while others commit and undo.
+fn watch(acts: &[Act]) {
+    let dir = base();
+    let mut d = Drive::open(dir.path());
+    let mut other = d.other("other");
+    // One that did nothing goes on with the live generation when it is opened again.
+    other.write("own", "own");
+    let first = whole(&other);
+    for (n, act) in acts.iter().enumerate() {
+        match act {
+            Act::Commit(ops) => {
+                perform_all(&d, ops);
+                d.commit();
+            }
+            Act::Abort(_) => d.abort(),
+            Act::Undo | Act::UndoOne(_) | Act::UndoTo(_) => {
+                d.abort();
+                let live = d.ws.live().unwrap().0;
+                if live > 0 {
+                    d.try_undo(Some(live), None).unwrap();
+                }
+            }
+            Act::Reopen => {
+                drop(other);
+                d.close();
+                d = Drive::open(dir.path());
+                other = d.again("other");
+            }
+        }
+        assert_eq!(whole(&other), first, "{n}: {act:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("TXFS_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(80),
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn an_older_view_stays_what_it_was(acts in proptest::collection::vec(act(), 1..6)) {
+        watch(&acts);
+    }
 }

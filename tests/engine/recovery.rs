@@ -58,13 +58,13 @@ fn child_does(root: &Path, what: &str) {
     };
     let done = match what {
         "commit" => d.try_commit().map(drop),
-        "undo" => d.ws.undo(drive::me().uid, None, None, false, false).map(drop),
-        "undo-all" => d.ws.undo(drive::me().uid, None, Some(0), false, false).map(drop),
         "savepoint" => d.ws.savepoint("main", drive::me().uid, Some("here"), false).map(drop),
         "rollback" => {
             let to = RollbackTo::Savepoint("there".into());
             d.ws.rollback("main", drive::me().uid, &to).map(drop)
         }
+        "undo" => d.ws.undo("main", drive::me().uid, None, None, false, false).map(drop),
+        "undo-all" => d.ws.undo("main", drive::me().uid, None, Some(0), false, false).map(drop),
         "open" => Ok(()),
         _ => panic!("{what}"),
     };
@@ -440,4 +440,72 @@ fn killed_around_savepoint_and_rollback() {
         assert_eq!(fs::read(root.join("changed")).unwrap(), b"at the savepoint", "{point}");
         d.close();
     }
+}
+/// Paths with their content, or with `=` and the path of another name; and what is done.
+type Case = (&'static [(&'static str, &'static str)], fn(&Drive));
+
+/// Trees and changes in which names, links and kinds meet.
+const CASES: [Case; 4] = [
+    (&[("q", "x")], |d| {
+        d.write("p", "y");
+        d.try_link("p", "r").unwrap();
+        d.mv("r", "q");
+    }),
+    (&[("q", "x"), ("r", "y"), ("p", "=r")], |d| d.mv("r", "q")),
+    (&[("q", "x"), ("r", "=q"), ("p", "=q"), ("s", "z")], |d| {
+        d.mv("s", "q");
+        d.write("r", "other");
+        d.mv("p", "t");
+    }),
+    (&[("q", "x"), ("r", "y"), ("p", "=r"), ("d/e", "e"), ("d/f", "=q")], |d| {
+        d.try_swap("q", "r").unwrap();
+        d.rm("d");
+        d.mkdir("q2");
+        d.mv("p", "q2/p");
+        d.chmod("q2/p", 0o600);
+    }),
+];
+
+fn lay(tree: &[(&str, &str)], root: &Path) {
+    for (path, what) in tree {
+        let at = root.join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        match what.strip_prefix('=') {
+            Some(other) => fs::hard_link(root.join(other), at).unwrap(),
+            None => fs::write(at, what).unwrap(),
+        }
+    }
+}
+
+/// Nobody else acts: what was decided is finished, whatever the point of the death.
+#[test]
+fn what_was_decided_is_finished() {
+    let mut killed = 0;
+    for (tree, change) in CASES {
+        for point in ["apply.step.before", "apply.step.after"] {
+            for n in 1..40 {
+                let (dir, old) = proposed(|root| lay(tree, root), change);
+                let root = dir.path();
+                let what = format!("{tree:?} {point}:{n}");
+                let died = die(root, "commit", &format!("{point}:{n}")).is_some();
+                let d = Drive::open(root);
+                assert_eq!(d.ws.live().unwrap().0, 1, "{what}");
+                let new = read(root, true);
+                d.close();
+                let undone = die(root, "undo", &format!("{point}:{n}")).is_some();
+                let d = Drive::open(root);
+                assert_eq!(d.ws.live().unwrap().0, 2, "{what}: undo");
+                assert_same(&format!("{what}: undo"), &old, &read(root, true));
+                d.undo(Some(2));
+                assert_same(&format!("{what}: undo of the undo"), &new, &read(root, true));
+                d.close();
+                killed += usize::from(died) + usize::from(undone);
+                if !died && !undone {
+                    break;
+                }
+            }
+        }
+    }
+    println!("killed at {killed} points");
+    assert!(killed > 60, "only {killed}");
 }

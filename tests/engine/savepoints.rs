@@ -15,7 +15,7 @@ use txfs::view::api::{DataPath, Fh, Forget, Kernel};
 use txfs_journal::{Kind, ObjId, Timestamp};
 
 use crate::drive::{Drive, me};
-use crate::history::{Op, op, path, perform};
+use crate::history::{Op, op, path, perform_all};
 use crate::manifest::read;
 
 /// A mount's other side that has nothing to forget.
@@ -179,7 +179,7 @@ impl Play {
     fn perform(mut self, act: &Act, what: &str, root: &Path) -> Play {
         let uid = me().uid;
         match act {
-            Act::Do(ops) => ops.iter().for_each(|op| perform(&self.d, op)),
+            Act::Do(ops) => perform_all(&self.d, ops),
             Act::Hold(path) => self.hold(path),
             Act::WriteHeld(n, data) => drop(self.write_held(*n, data)),
             Act::Release(n) => self.release(*n),
