@@ -89,6 +89,11 @@ pub(super) enum Command {
         #[arg(long)]
         processes: bool,
     },
+    /// Show what happened to a path in the transaction, in which step, and by which process
+    Trace {
+        /// A path in the workspace
+        path: PathBuf,
+    },
     /// Show a generation
     Show {
         /// Its number
@@ -103,6 +108,28 @@ pub(super) enum Command {
     Commit(Commit),
     /// Drop the transaction
     Abort,
+    /// Mark the state of the transaction, to go back to it with rollback
+    Savepoint {
+        /// Its name [default: one that is free]
+        name: Option<String>,
+        /// Mark files that are being written as they are: not a point in time
+        #[arg(long)]
+        allow_open_writers: bool,
+    },
+    /// List the savepoints and steps that the transaction can go back to
+    Savepoints,
+    /// Take back what was done since a savepoint, or a step and all after it; views stay in use
+    Rollback {
+        /// The savepoint [default: the newest]
+        #[arg(conflicts_with_all = ["step", "last"])]
+        name: Option<String>,
+        /// To before step N, with all steps after it
+        #[arg(long, value_name = "N", conflicts_with = "last")]
+        step: Option<u32>,
+        /// To before the last step
+        #[arg(long)]
+        last: bool,
+    },
     /// Move the transaction onto the live generation, or say what contradicts it
     Rebase {
         /// Only say whether it would go
@@ -171,9 +198,13 @@ impl Command {
             Command::Status { .. } => "status",
             Command::Diff(_) => "diff",
             Command::Log { .. } => "log",
+            Command::Trace { .. } => "trace",
             Command::Show { .. } => "show",
             Command::Commit(_) => "commit",
             Command::Abort => "abort",
+            Command::Savepoint { .. } => "savepoint",
+            Command::Savepoints => "savepoints",
+            Command::Rollback { .. } => "rollback",
             Command::Rebase { .. } => "rebase",
             Command::Undo { .. } => "undo",
             Command::History => "history",

@@ -18,7 +18,9 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::classify;
 use crate::daemon::client::{self, Answer};
-use crate::proto::{ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, Verb};
+use crate::proto::{
+    ChangeLine, Code, DiffForm, Failure, HistoryChoice, PathBytes, Reply, RollbackTo, Verb,
+};
 use crate::report;
 use crate::run::{self, say};
 use crate::txn::{failpoint, store, workspace};
@@ -195,6 +197,11 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
             let paths = place.paths(paths)?;
             ask(&place, Verb::Status { paths })?
         }
+        Command::Trace { path } => {
+            let place = find(global, false)?;
+            let path = place.paths(std::slice::from_ref(path))?.pop().unwrap_or_default();
+            ask(&place, Verb::Trace { path })?
+        }
         Command::Show { generation, patch, form } => {
             let form = match (global.json, form.given(), patch) {
                 (true, ..) | (false, None, false) => DiffForm::Changes,
@@ -219,6 +226,9 @@ fn perform(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::List
         | Command::Log { .. }
         | Command::Commit(_)
+        | Command::Savepoint { .. }
+        | Command::Savepoints
+        | Command::Rollback { .. }
         | Command::Rebase { .. }
         | Command::Undo { .. }
         | Command::History
@@ -250,6 +260,18 @@ fn plain_verb(command: &Command) -> Option<Verb> {
                 (false, false) => HistoryChoice::Ask,
             },
         }),
+        Command::Savepoint { name, allow_open_writers } => {
+            Some(Verb::Savepoint { name: name.clone(), allow_open_writers: *allow_open_writers })
+        }
+        Command::Savepoints => Some(Verb::Savepoints),
+        Command::Rollback { name, step, last } => Some(Verb::Rollback {
+            to: match (name, step, last) {
+                (Some(name), ..) => RollbackTo::Savepoint(name.clone()),
+                (None, Some(step), _) => RollbackTo::Step(*step),
+                (None, None, true) => RollbackTo::LastStep,
+                (None, None, false) => RollbackTo::Newest,
+            },
+        }),
         Command::Rebase { dry_run } => Some(Verb::Rebase { dry_run: *dry_run }),
         Command::Undo { generation, to, with_dependents, dry_run } => Some(Verb::Undo {
             generation: *generation,
@@ -267,6 +289,7 @@ fn plain_verb(command: &Command) -> Option<Verb> {
         | Command::Begin { .. }
         | Command::Status { .. }
         | Command::Diff(_)
+        | Command::Trace { .. }
         | Command::Show { .. }
         | Command::Abort
         | Command::Doctor { .. }

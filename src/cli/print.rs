@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::proto::{
-    ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, PathBytes, Reply,
-    SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
+    ChangeKind, ChangeLine, Conflict, Counts, Failure, GenerationInfo, LogLine, MarkInfo,
+    PathBytes, ProcessInfo, Reply, SCHEMA_VERSION, StatusReply, TxnInfo, Writer,
 };
 use crate::report::letter;
 use crate::report::quote::{shown, terminal};
@@ -85,6 +85,9 @@ pub(super) fn reply_json(kind: &str, reply: &Reply) -> io::Result<()> {
         Reply::Doctor(r) => json(kind, r),
         Reply::Mount(r) => json(kind, r),
         Reply::Step(r) => json(kind, r),
+        Reply::Savepoint(r) => json(kind, r),
+        Reply::Savepoints(r) => json(kind, r),
+        Reply::Rollback(r) => json(kind, r),
     }
 }
 
@@ -170,6 +173,33 @@ pub(super) fn reply(out: &mut dyn Write, reply: &Reply, colours: bool) -> io::Re
             writeln!(out, "transaction \"{}\" is mounted{at}", r.txn.txn)
         }
         Reply::Step(s) => writeln!(out, "step {}", s.step),
+        Reply::Savepoint(m) => {
+            writeln!(out, "{} is set; to go back to it: {}", mark_name(m), m.rollback)
+        }
+        Reply::Savepoints(r) => r.marks.iter().try_for_each(|m| {
+            let (name, since) = (mark_name(m), m.effects_since);
+            writeln!(out, "{:>6}  {}  {name}  ({since} effects since)", m.seq, time(m.time))
+        }),
+        Reply::Rollback(r) => {
+            let before = if r.to.mark == "step" { "before " } else { "" };
+            writeln!(
+                out,
+                "back to {before}{}: {} effects taken back",
+                mark_name(&r.to),
+                r.effects
+            )?;
+            r.stale.iter().try_for_each(|path| {
+                writeln!(out, "  {} is open: its handles lead nowhere now", shown(&path.0))
+            })
+        }
+    }
+}
+
+/// A savepoint or a step in words.
+fn mark_name(m: &MarkInfo) -> String {
+    match m.mark.as_str() {
+        "step" => format!("step {} {}", m.step, terminal(&m.name.0)),
+        kind => format!("{kind} {}", terminal(&m.name.0)),
     }
 }
 
@@ -344,9 +374,19 @@ fn log_line(out: &mut dyn Write, line: &LogLine) -> io::Result<()> {
             time(line.time),
             terminal(&line.path.0)
         )?,
-        effect => writeln!(out, "{seq:>6}  {effect}{detail} {}{to}{inverse}", shown(&line.path.0))?,
+        effect => {
+            let taken = if line.taken_back { "  (taken back)" } else { "" };
+            let path = shown(&line.path.0);
+            writeln!(out, "{seq:>6}  {effect}{detail} {path}{to}{inverse}{taken}")?;
+        }
     }
     let Some(p) = &line.process else { return Ok(()) };
+    process(out, "by", p)?;
+    p.parents.iter().try_for_each(|parent| process(out, "  of", parent))
+}
+
+fn process(out: &mut dyn Write, word: &str, p: &ProcessInfo) -> io::Result<()> {
+    let exe = if p.exe.0.is_empty() { "unknown".into() } else { shown(&p.exe.0) };
     let argv: Vec<_> = p.argv.iter().map(|a| shown(&a.0)).collect();
-    writeln!(out, "        by {} {}: {}", p.pid, shown(&p.exe.0), argv.join(" "))
+    writeln!(out, "        {word} {} {exe}: {}", p.pid, argv.join(" "))
 }

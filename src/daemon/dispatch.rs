@@ -102,6 +102,7 @@ fn perform(
             Reply::Changes(ChangesReply { txn: txn.to_owned(), changes })
         }
         Verb::Log { processes } => Reply::Log(ws.log(txn, uid, *processes)?),
+        Verb::Trace { path } => Reply::Log(ws.trace(txn, uid, path)?),
         Verb::Show { generation, form } => {
             Reply::Show(stream(wire, |out| ws.show(uid, *generation, *form, out))?)
         }
@@ -134,6 +135,11 @@ fn perform(
         }
         Verb::Umount => Reply::Txn(ws.info(txn, uid)?),
         Verb::Step { what } => Reply::Step(ws.step(txn, uid, what.0.clone())?),
+        Verb::Savepoint { name, allow_open_writers } => {
+            Reply::Savepoint(ws.savepoint(txn, uid, name.as_deref(), *allow_open_writers)?)
+        }
+        Verb::Savepoints => Reply::Savepoints(ws.savepoints(txn, uid)?),
+        Verb::Rollback { to } => Reply::Rollback(ws.rollback(txn, uid, to)?),
         Verb::Stop { force } => {
             let mounts = daemon.sessions().len();
             if mounts > 0 && !force {

@@ -119,6 +119,7 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.view.act_for(req.pid());
         let set = SetAttr {
             mode: mode.map(|m| m & 0o7777),
             uid,
@@ -156,6 +157,7 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let spec = NodeSpec { kind, mode: mode & 0o7777, umask, rdev: rdev.into() };
@@ -176,6 +178,7 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         self.reply_entry(
             "mkdir",
@@ -185,12 +188,14 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         ack("unlink", parent, self.view.unlink(obj(parent), &name), reply);
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         ack("rmdir", parent, self.view.rmdir(obj(parent), &name), reply);
     }
@@ -203,6 +208,7 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         let target = target.as_os_str().as_bytes();
         self.reply_entry(
@@ -215,7 +221,7 @@ impl fuser::Filesystem for Adapter {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         what: &OsStr,
         newparent: INodeNo,
@@ -223,6 +229,7 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.view.act_for(req.pid());
         let from = name_or_reply!(what, reply);
         let to = name_or_reply!(newname, reply);
         let mode = if flags.is_empty() {
@@ -244,17 +251,21 @@ impl fuser::Filesystem for Adapter {
 
     fn link(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         newparent: INodeNo,
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        self.view.act_for(req.pid());
         let name = name_or_reply!(newname, reply);
         self.reply_entry("link", ino, self.view.link(obj(ino), obj(newparent), &name), reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if flags.0 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+            self.view.act_for(req.pid());
+        }
         match self.view.open_file_handle(&caller(req), obj(ino), flags.0) {
             Ok(opened) => self.reply_open(ino, flags.0, &opened, reply),
             Err(e) => reply.error(failed("open", ino, e)),
@@ -286,7 +297,7 @@ impl fuser::Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -296,6 +307,7 @@ impl fuser::Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.view.act_for(req.pid());
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match self.view.write(fh(handle), offset, data, kill) {
             Ok(n) => reply.written(n as u32),
@@ -469,7 +481,7 @@ impl fuser::Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         what: &OsStr,
         value: &[u8],
@@ -477,6 +489,7 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        self.view.act_for(req.pid());
         ack("setxattr", ino, self.view.setxattr(obj(ino), what.as_bytes(), value, flags), reply);
     }
 
@@ -504,7 +517,8 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, req: &Request, ino: INodeNo, what: &OsStr, reply: ReplyEmpty) {
+        self.view.act_for(req.pid());
         ack("removexattr", ino, self.view.removexattr(obj(ino), what.as_bytes()), reply);
     }
 
@@ -518,6 +532,7 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.view.act_for(req.pid());
         let name: Name = name_or_reply!(what, reply);
         let spec = NodeSpec { kind: txfs_journal::Kind::File, mode: mode & 0o7777, umask, rdev: 0 };
         match self.view.create(&caller(req), obj(parent), &name, &spec, flags) {
@@ -542,7 +557,7 @@ impl fuser::Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -550,6 +565,7 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.view.act_for(req.pid());
         ack("fallocate", ino, self.view.fallocate(fh(handle), offset, length, mode), reply);
     }
 
@@ -570,7 +586,7 @@ impl fuser::Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         handle_in: FileHandle,
         offset_in: u64,
@@ -581,6 +597,7 @@ impl fuser::Filesystem for Adapter {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        self.view.act_for(req.pid());
         match self.view.copy_file_range(
             (fh(handle_in), offset_in),
             (fh(handle_out), offset_out),

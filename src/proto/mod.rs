@@ -70,6 +70,11 @@ pub enum Verb {
         /// Whether to name the processes.
         processes: bool,
     },
+    /// What happened to a path and to what it shows, with the processes. Answers [`LogReply`].
+    Trace {
+        /// Which.
+        path: PathBytes,
+    },
     /// One generation, its changes as a patch streamed as `Data` frames.
     Show {
         /// Which.
@@ -136,6 +141,20 @@ pub enum Verb {
         /// The command line, for the log.
         what: PathBytes,
     },
+    /// Marks the state of the transaction. Answers [`MarkInfo`].
+    Savepoint {
+        /// Its name; `None` is one that is free.
+        name: Option<String>,
+        /// Mark files that do not hold still as they are.
+        allow_open_writers: bool,
+    },
+    /// The savepoints and steps that the transaction can go back to.
+    Savepoints,
+    /// Takes back everything after a savepoint, or a step and everything after it.
+    Rollback {
+        /// Where to.
+        to: RollbackTo,
+    },
     /// Ends the daemon once it serves nothing; with `force` detaches all mounts first.
     Stop {
         /// Detach mounts.
@@ -154,6 +173,20 @@ pub enum MountHow {
     FuseFd,
     /// Only says whether and where it is being served.
     Ask,
+}
+
+/// Where a rollback goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RollbackTo {
+    /// The newest savepoint.
+    Newest,
+    /// The savepoint of this name.
+    Savepoint(String),
+    /// To before this step.
+    Step(u32),
+    /// To before the last step.
+    LastStep,
 }
 
 /// The forms of a diff.

@@ -21,7 +21,7 @@ pub enum Reply {
     Status(Box<StatusReply>),
     /// `diff`
     Changes(ChangesReply),
-    /// `log`
+    /// `log`, `trace`
     Log(LogReply),
     /// `show`
     Show(ShowReply),
@@ -43,6 +43,12 @@ pub enum Reply {
     Mount(MountReply),
     /// `step`
     Step(StepReply),
+    /// `savepoint`
+    Savepoint(MarkInfo),
+    /// `savepoints`
+    Savepoints(SavepointsReply),
+    /// `rollback`
+    Rollback(RollbackReply),
 }
 
 /// The daemon about itself.
@@ -218,6 +224,9 @@ pub struct LogLine {
     /// `unmove`, `unrm`, `rmdir_if_empty`, `restore`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub inverse: Option<String>,
+    /// A later rollback took it back.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub taken_back: bool,
     /// The process: its pid, executable and arguments, if asked for and known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<ProcessInfo>,
@@ -232,6 +241,9 @@ pub struct ProcessInfo {
     pub exe: PathBytes,
     /// Its arguments.
     pub argv: Vec<PathBytes>,
+    /// Its parent and its parent's parents, up to the run.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub parents: Vec<ProcessInfo>,
 }
 
 /// `log`
@@ -410,4 +422,49 @@ pub struct MountReply {
 pub struct StepReply {
     /// The number of the step.
     pub step: u32,
+}
+
+/// A place to which a transaction can go back.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MarkInfo {
+    /// `savepoint` or `step`.
+    pub mark: String,
+    /// A savepoint's name, a step's command line.
+    pub name: PathBytes,
+    /// The number of the step; of a savepoint, that of the step it was set in.
+    pub step: u32,
+    /// Its place in the log.
+    pub seq: u64,
+    /// Seconds since the epoch.
+    pub time: i64,
+    /// Effects after it.
+    pub effects_since: u64,
+    /// The command that goes back to it.
+    pub rollback: String,
+}
+
+/// `savepoints`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavepointsReply {
+    /// The transaction's name.
+    pub txn: String,
+    /// Oldest first.
+    pub marks: Vec<MarkInfo>,
+}
+
+/// `rollback`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RollbackReply {
+    /// The transaction's name.
+    pub txn: String,
+    /// Where it went back to.
+    pub to: MarkInfo,
+    /// Effects taken back.
+    pub effects: u64,
+    /// Files that were open and whose handles lead nowhere any more.
+    pub stale: Vec<PathBytes>,
+    /// Always null.
+    pub undo: Option<String>,
+    /// Why it is null.
+    pub reason: String,
 }

@@ -32,6 +32,9 @@ pub const ALL: &[&str] = &[
     "abort.decided",
     "abort.staging",
     "abort.finished",
+    "savepoint.marked",
+    "rollback.recorded",
+    "rollback.done",
     "gc.marked",
     "gc.moved",
 ];

@@ -9,6 +9,7 @@ pub mod planner;
 pub mod prints;
 mod rebase;
 mod rollback;
+pub mod savepoints;
 pub mod show;
 pub mod store;
 pub mod undo;

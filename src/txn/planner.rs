@@ -501,7 +501,9 @@ impl Planner<'_> {
         let fail = |e: io::Error| io_at(path, &e);
         let held = self.view.handles.open_file(obj).is_some_and(|f| f.is_passthrough());
         let file = staging.file(slot, false).map_err(fail)?;
-        if !held && !sys::may_have_writer(file.as_fd()).map_err(fail)? {
+        let written = held || sys::may_have_writer(file.as_fd()).map_err(fail)?;
+        // A second slot, of a mark that was set while it was open, would count as a link.
+        if !written && base::stat_fd(file.as_fd()).map_err(fail)?.nlink == 1 {
             return Ok((slot, false));
         }
         for _ in 0..3 {
@@ -513,7 +515,9 @@ impl Planner<'_> {
             let still =
                 (before.size, before.mtime, before.ctime) == (after.size, after.mtime, after.ctime);
             if still || self.allow_open_writers {
-                self.out.copied.push(path.clone());
+                if written {
+                    self.out.copied.push(path.clone());
+                }
                 return Ok((copy, true));
             }
             staging.remove(copy).map_err(fail)?;

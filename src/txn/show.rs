@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::OFlags;
 use txfs_journal::{
     Change, Effect, Entry, Generation, GenerationRecord, Inverse, Kind, Name, ObjId, Over,
-    Preimage, ProcId, RelPath, Slot, SlotId, Step,
+    Preimage, ProcId, Record, RelPath, Slot, SlotId, Step,
 };
 
 use super::net::{self, NetChange, kind_word};
@@ -131,59 +131,44 @@ impl Workspace {
     pub fn log(&self, name: &str, uid: u32, processes: bool) -> Result<LogReply, Failure> {
         let txn = self.txn(name, uid)?;
         let records = self.journal.records(txn.head.id).map_err(|e| journal_failed(&e))?;
-        let mut tracks = Tracks::default();
-        let mut lines = Vec::new();
-        let mut known: HashMap<ProcId, ProcessInfo> = HashMap::new();
-        let mut step = 0;
-        for record in &records {
-            let mut line = LogLine {
-                seq: record.seq.0,
-                time: record.time.secs,
-                step,
-                effect: String::new(),
-                detail: None,
-                path: PathBytes::default(),
-                to: None,
-                inverse: None,
-                process: None,
-            };
-            match &record.entry {
-                Entry::Effect(entry) => {
-                    tracks.bind(entry);
-                    tracks.describe(&entry.effect, &mut line);
-                    line.inverse = Some(inverse_word(&entry.inverse).into());
-                    line.process = if processes { known.get(&entry.proc).cloned() } else { None };
-                }
-                Entry::Step { step: n, what } => {
-                    step = n.0;
-                    line.step = step;
-                    line.effect = "step".into();
-                    line.path = PathBytes(what.clone());
-                }
-                Entry::Savepoint { name } => {
-                    line.effect = "savepoint".into();
-                    line.path = PathBytes(name.clone());
-                }
-                Entry::RolledBack { to } => {
-                    line.effect = "rolled_back".into();
-                    line.detail = Some(format!("to {to}"));
-                }
-                Entry::Process { proc, pid, exe, argv, .. } => {
-                    let argv = argv
-                        .split(|&b| b == 0)
-                        .filter(|a| !a.is_empty())
-                        .map(PathBytes::from)
-                        .collect();
-                    known.insert(
-                        *proc,
-                        ProcessInfo { pid: *pid, exe: PathBytes(exe.clone()), argv },
-                    );
-                    continue;
-                }
+        let (lines, _) = log_lines(&records);
+        let records = lines.into_iter().map(|(mut line, _)| {
+            if !processes {
+                line.process = None;
             }
-            lines.push(line);
+            line
+        });
+        Ok(LogReply { txn: name.to_owned(), records: records.collect() })
+    }
+
+    /// What happened to a path, and to what ever was there or is there now, with the steps and the processes.
+    ///
+    /// # Errors
+    /// If a record does not decode.
+    pub fn trace(&self, name: &str, uid: u32, path: &PathBytes) -> Result<LogReply, Failure> {
+        let txn = self.txn(name, uid)?;
+        let records = self.journal.records(txn.head.id).map_err(|e| journal_failed(&e))?;
+        let (lines, tracks) = log_lines(&records);
+        let is_it = |p: &PathBytes| p == path;
+        let mut objs: HashSet<ObjId> =
+            tracks.at.keys().copied().filter(|o| is_it(&(&tracks.path(*o)).into())).collect();
+        for (line, subjects) in &lines {
+            if is_it(&line.path) || line.to.as_ref().is_some_and(is_it) {
+                objs.extend(subjects);
+            }
         }
-        Ok(LogReply { txn: name.to_owned(), records: lines })
+        let mut records = Vec::new();
+        let mut step: Option<LogLine> = None;
+        for (line, subjects) in lines {
+            if line.effect == "step" {
+                step = Some(line);
+            } else if subjects.iter().any(|obj| objs.contains(obj)) {
+                // The step stands above what it did.
+                records.extend(step.take());
+                records.push(line);
+            }
+        }
+        Ok(LogReply { txn: name.to_owned(), records })
     }
 
     /// One generation and its changes.
@@ -658,4 +643,101 @@ fn generation_lines(record: &GenerationRecord) -> Vec<ChangeLine> {
         (a.change != ChangeKind::Deleted, &a.path).cmp(&(b.change != ChangeKind::Deleted, &b.path))
     });
     lines
+}
+
+/// The lines of a list, each with the objects that its effect is about, and where things are in the end.
+fn log_lines(records: &[Record]) -> (Vec<(LogLine, Vec<ObjId>)>, Tracks) {
+    let mut tracks = Tracks::default();
+    let mut lines: Vec<(LogLine, Vec<ObjId>)> = Vec::new();
+    let mut known: HashMap<ProcId, ProcessInfo> = HashMap::new();
+    let mut step = 0;
+    for (n, record) in records.iter().enumerate() {
+        let mut line = empty_line(record, step);
+        let mut subjects = Vec::new();
+        match &record.entry {
+            Entry::Effect(entry) => {
+                tracks.bind(entry);
+                tracks.describe(&entry.effect, &mut line);
+                line.inverse = Some(inverse_word(&entry.inverse).into());
+                line.process = known.get(&entry.proc).cloned();
+                subjects = subjects_of(&entry.effect);
+            }
+            Entry::Step { step: number, what } => {
+                step = number.0;
+                line.step = step;
+                line.effect = "step".into();
+                line.path = PathBytes(what.clone());
+            }
+            Entry::Savepoint { name } => {
+                line.effect = "savepoint".into();
+                line.path = PathBytes(name.clone());
+            }
+            Entry::RolledBack { to } => {
+                line.effect = "rolled_back".into();
+                line.detail = Some(format!("to {to}"));
+                for (taken, _) in lines.iter_mut().filter(|(l, _)| l.seq > to.0) {
+                    taken.taken_back |= taken.inverse.is_some();
+                }
+                tracks = Tracks::after(&records[..=n]);
+            }
+            Entry::Process { proc, pid, parent, exe, argv } => {
+                let argv = argv.split(|&b| b == 0).filter(|a| !a.is_empty());
+                let parents = parent.and_then(|p| known.get(&p)).map_or_else(Vec::new, |p| {
+                    let first = ProcessInfo { parents: Vec::new(), ..p.clone() };
+                    std::iter::once(first).chain(p.parents.iter().cloned()).collect()
+                });
+                let info = ProcessInfo {
+                    pid: *pid,
+                    exe: PathBytes(exe.clone()),
+                    argv: argv.map(PathBytes::from).collect(),
+                    parents,
+                };
+                known.insert(*proc, info);
+                continue;
+            }
+        }
+        lines.push((line, subjects));
+    }
+    (lines, tracks)
+}
+
+fn empty_line(record: &Record, step: u32) -> LogLine {
+    LogLine {
+        seq: record.seq.0,
+        time: record.time.secs,
+        step,
+        effect: String::new(),
+        detail: None,
+        path: PathBytes::default(),
+        to: None,
+        inverse: None,
+        taken_back: false,
+        process: None,
+    }
+}
+
+fn subjects_of(effect: &Effect) -> Vec<ObjId> {
+    match effect {
+        Effect::Move { obj, over, .. } => match over {
+            Over::Nothing => vec![*obj],
+            Over::Replaced(other) | Over::Exchanged(other) => vec![*obj, *other],
+        },
+        Effect::Rm { obj, .. } | Effect::Mkdir { obj, .. } | Effect::Write { obj, .. } => {
+            vec![*obj]
+        }
+    }
+}
+
+impl Tracks {
+    /// Where the effects that hold left things.
+    fn after(records: &[Record]) -> Tracks {
+        let mut tracks = Tracks::default();
+        for record in crate::view::delta::live_before(records) {
+            if let Entry::Effect(entry) = &record.entry {
+                tracks.bind(entry);
+                tracks.describe(&entry.effect, &mut empty_line(record, 0));
+            }
+        }
+        tracks
+    }
 }

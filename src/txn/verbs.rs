@@ -769,7 +769,11 @@ impl Workspace {
         let view = self.view(name, uid)?;
         let mut what = what;
         what.truncate(4096);
-        let step = view.writer().step(now(), what).map_err(|e| journal_failed(&e))?;
+        drain(&view)?;
+        let step = view
+            .cut()
+            .mark(true, |st| st.writer.step(now(), what))
+            .map_err(super::savepoints::mark_failed)?;
         Ok(StepReply { step: step.0 })
     }
 }
@@ -836,7 +840,7 @@ fn wait_for_writers(view: &View, seconds: u64) {
 }
 
 /// Has the kernel hand over the dirty pages of mapped files, before anything is locked.
-fn drain(view: &View) -> Result<(), Failure> {
+pub(super) fn drain(view: &View) -> Result<(), Failure> {
     let writers = view.cached_writers();
     match view.kernel() {
         Some(kernel) if !writers.is_empty() => kernel.drain(&writers, DRAIN).map_err(|e| {
@@ -849,7 +853,7 @@ fn drain(view: &View) -> Result<(), Failure> {
 
 /// Has the kernel forget, and waits until it has: whoever looks after the verb's answer sees the
 /// new state. To be called without any lock of the view.
-fn tell(view: &View, forget: Vec<Forget>) {
+pub(super) fn tell(view: &View, forget: Vec<Forget>) {
     let Some(kernel) = view.kernel() else { return };
     kernel.forget(forget);
     if let Err(e) = kernel.drain(&[], DRAIN) {

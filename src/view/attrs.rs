@@ -20,7 +20,8 @@ impl View {
         if let Some(fh) = fh {
             self.handles.check(fh)?;
         }
-        self.attr(&self.read_state(), obj)
+        let st = self.read_state();
+        self.attr(&st, st.meant(obj)?)
     }
 
     /// chmod(2), chown(2), truncate(2), utimensat(2).
@@ -35,6 +36,7 @@ impl View {
             self.handles.check(fh)?;
         }
         let mut st = self.write_state()?;
+        let obj = st.meant(obj)?;
         self.check_writable(&st, obj)?;
         if let Some(size) = set.size {
             self.truncate(&mut st, obj, size)?;
@@ -115,6 +117,7 @@ impl View {
     /// Takes set-user-id and its like away because the kernel asks for it.
     pub fn kill_suid(&self, obj: ObjId) -> OpResult<(Attr, Trust)> {
         let mut st = self.write_state()?;
+        let obj = st.meant(obj)?;
         self.kill_privileges(&mut st, obj)?;
         self.attr(&st, obj)
     }
@@ -132,6 +135,8 @@ impl View {
             SetTime::At(t) => t,
         };
         let (atime, mtime) = (atime.map(time), mtime.map(time));
+        // The times of a staged file that a savepoint needs are needed too.
+        self.thaw(st, obj)?;
         self.record_attrs(st, obj, Overrides { atime, mtime, ..Overrides::default() })?;
         // The times of a staged file are its own inode's, which a passthrough writer moves on.
         if let Some(slot) = st.delta.objects.get(&obj).and_then(|o| o.content) {
@@ -163,12 +168,14 @@ impl View {
 
     /// getxattr(2)
     pub fn getxattr(&self, obj: ObjId, name: &[u8]) -> OpResult<Vec<u8>> {
-        self.xattr(&self.read_state(), obj, name)?.ok_or(Errno::NODATA)
+        let st = self.read_state();
+        self.xattr(&st, st.meant(obj)?, name)?.ok_or(Errno::NODATA)
     }
 
     /// listxattr(2)
     pub fn listxattr(&self, obj: ObjId) -> OpResult<Vec<Vec<u8>>> {
         let st = self.read_state();
+        let obj = st.meant(obj)?;
         let object = st.delta.objects.get(&obj);
         if object.is_some_and(|o| !o.xattrs.is_empty()) || !st.layers.is_empty() {
             return Ok(self.xattrs(&st, obj)?.into_keys().collect());
@@ -182,6 +189,7 @@ impl View {
     /// setxattr(2)
     pub fn setxattr(&self, obj: ObjId, name: &[u8], value: &[u8], flags: i32) -> OpResult<()> {
         let mut st = self.write_state()?;
+        let obj = st.meant(obj)?;
         self.check_writable(&st, obj)?;
         let there = self.xattr(&st, obj, name)?.is_some();
         if flags & libc::XATTR_CREATE != 0 && there {
@@ -236,6 +244,7 @@ impl View {
     /// removexattr(2)
     pub fn removexattr(&self, obj: ObjId, name: &[u8]) -> OpResult<()> {
         let mut st = self.write_state()?;
+        let obj = st.meant(obj)?;
         self.check_writable(&st, obj)?;
         if self.xattr(&st, obj, name)?.is_none() {
             return Err(Errno::NODATA);

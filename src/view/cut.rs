@@ -18,6 +18,7 @@ use super::delta::{Delta, Object, Origin};
 use super::files::OpenFile;
 use super::layer::Layer;
 use super::nodes::errno;
+use super::procs::Recorded;
 use super::staging::Staging;
 use super::state::{State, View};
 
@@ -58,10 +59,11 @@ impl View {
 
     /// Objects that are open for writing through the daemon: their mapped pages may be dirty.
     pub fn cached_writers(&self) -> Vec<ObjId> {
+        let st = self.read_state();
         let open = self.handles.open_files();
         open.into_iter()
             .filter(|(_, f)| f.has_writer() && !f.is_passthrough())
-            .map(|(o, _)| o)
+            .map(|(o, _)| st.kernel_id(o))
             .collect()
     }
 
@@ -137,7 +139,7 @@ impl Cut<'_> {
         landed: &HashMap<ObjId, Landed>,
     ) -> OpResult<Vec<Forget>> {
         let view = self.view;
-        let forget = self.everything_touched(&HashSet::new());
+        let forget = self.st.as_kernel_knows(self.everything_touched(&HashSet::new()));
         let open: HashMap<ObjId, Arc<OpenFile>> = view.handles.open_files().into_iter().collect();
         for (obj, how) in landed {
             let (parent, name) = &how.at;
@@ -188,6 +190,8 @@ impl Cut<'_> {
             orphan.links = 0;
             orphan.names.clear();
             self.st.delta.objects.insert(obj, orphan);
+            // The list does not know it.
+            self.st.orphans.insert(obj);
             return Ok(());
         }
         let inverse = Inverse::Restore { obj, to: Preimage::Content { slot: None } };
@@ -214,13 +218,14 @@ impl Cut<'_> {
         }
         forget.extend(self.everything_touched(&retired));
         forget.extend(self.everything_hidden());
+        let forget = self.st.as_kernel_knows(forget);
         self.go_on(fresh);
         forget
     }
 
     /// The names by which the kernel may reach an object that is about to be retired: it must not,
     /// since its old node and the fresh one would not agree on the way of the data.
-    fn names_of(&self, obj: ObjId, object: &Object) -> Forget {
+    pub(super) fn names_of(&self, obj: ObjId, object: &Object) -> Forget {
         let mut names: HashSet<(ObjId, Name)> =
             object.names.iter().map(|slot| (slot.parent, slot.name.clone())).collect();
         if let Origin::Base(bind) = &object.origin {
@@ -241,7 +246,7 @@ impl Cut<'_> {
     /// The transaction was moved onto the live generation, which contradicts it nowhere. Answers what
     /// the kernel must forget.
     pub fn rebased(&mut self, generation: Generation) -> Vec<Forget> {
-        let forget = self.everything_hidden();
+        let forget = self.st.as_kernel_knows(self.everything_hidden());
         self.st.layers.clear();
         self.st.generation = generation;
         forget
@@ -259,6 +264,8 @@ impl Cut<'_> {
         self.st.generation = fresh.generation;
         self.st.layers.clear();
         self.st.effects = 0;
+        self.st.fence = SlotId(0);
+        self.st.procs = Recorded::default();
         self.st.orphans.clear();
         Old { delta, staging }
     }

@@ -82,7 +82,10 @@ impl View {
     ) -> OpResult<()> {
         let dir = self.handles.dir(fh)?;
         if dir.needs_listing(from) {
-            let listing = self.listing(&self.read_state(), dir.obj)?;
+            let st = self.read_state();
+            let mut listing = self.listing(&st, dir.obj)?;
+            listing.iter_mut().for_each(|entry| entry.obj = st.kernel_id(entry.obj));
+            drop(st);
             dir.refresh(listing);
         }
         for (at, entry) in dir.from(from).iter() {

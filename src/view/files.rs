@@ -46,6 +46,8 @@ struct Inner {
     data: Data,
     readers: u32,
     writers: u32,
+    /// What it stood for was taken back; the kernel may go on with a file that nobody else sees.
+    gone: bool,
 }
 
 impl OpenFile {
@@ -63,6 +65,10 @@ impl OpenFile {
         self.lock().writers > 0
     }
 
+    fn is_gone(&self) -> bool {
+        self.lock().gone
+    }
+
     fn file(&self) -> OpResult<Arc<File>> {
         match &self.lock().data {
             Data::Base(file) | Data::Staged(file) => Ok(Arc::clone(file)),
@@ -76,9 +82,15 @@ impl OpenFile {
     /// Daemon-served handles of an aborted object answer `ESTALE` from now on.
     pub(super) fn set_gone(&self) {
         let mut inner = self.lock();
+        inner.gone = true;
         if !matches!(inner.data, Data::Passthrough(_)) {
             inner.data = Data::Gone;
         }
+    }
+
+    /// The content is in a staged file from now on.
+    pub(super) fn set_staged(&self, file: File) {
+        self.lock().data = Data::Staged(Arc::new(file));
     }
 
     /// The content is in the base from now on.
@@ -152,6 +164,8 @@ pub struct Handles {
     files: FileTable,
     /// Objects whose pages in the kernel may be older than their file, since it was written past them.
     outdated: Mutex<HashSet<ObjId>>,
+    /// Objects that somebody may write through a mapping though no handle is left.
+    written_past: Mutex<HashSet<ObjId>>,
     released: Condvar,
 }
 
@@ -176,13 +190,21 @@ impl Handles {
     /// Fails if the handle's object is gone.
     pub(super) fn check(&self, fh: Fh) -> OpResult<()> {
         match self.get(fh) {
-            Ok(handle) => match handle.file.lock().data {
-                Data::Gone => Err(Errno::STALE),
-                Data::Base(_) | Data::Staged(_) | Data::Passthrough(_) => Ok(()),
-            },
+            Ok(handle) if handle.file.is_gone() => Err(Errno::STALE),
+            Ok(_) => Ok(()),
             // Directories have handles of their own.
             Err(_) => Ok(()),
         }
+    }
+
+    /// Somebody may write the object's staged file through a mapping.
+    pub(super) fn add_written_past(&self, obj: ObjId) {
+        self.written_past.lock().unwrap_or_else(PoisonError::into_inner).insert(obj);
+    }
+
+    /// The objects that may be written through a mapping, to be asked one by one.
+    pub(super) fn take_written_past(&self) -> HashSet<ObjId> {
+        std::mem::take(&mut *self.written_past.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The open file of an object.
@@ -255,6 +277,9 @@ impl Handles {
         let mut inner = handle.file.lock();
         if handle.writer.is_some() {
             inner.writers -= 1;
+            if matches!(inner.data, Data::Passthrough(_)) && !inner.gone {
+                self.add_written_past(handle.file.obj);
+            }
         } else {
             inner.readers -= 1;
         }
@@ -300,9 +325,12 @@ impl View {
     /// open(2) of what exists; `flags` are open(2)'s, `O_TRUNC` included.
     pub fn open_file_handle(&self, caller: &Caller, obj: ObjId, flags: i32) -> OpResult<Opened> {
         if wants_write(flags) || flags & libc::O_TRUNC != 0 {
-            return self.open_locked(&mut *self.write_state()?, caller, obj, flags);
+            let mut st = self.write_state()?;
+            let obj = st.meant(obj)?;
+            return self.open_locked(&mut st, caller, obj, flags);
         }
         let st = self.read_state();
+        let obj = st.meant(obj)?;
         let file = self.open_for_reading(&st, obj)?;
         Ok(self.handles.add(file, None))
     }
@@ -326,7 +354,7 @@ impl View {
 
     /// Puts an open file into the table; one that is there already stands.
     fn keep(&self, obj: ObjId, data: Data) -> Arc<OpenFile> {
-        let inner = Mutex::new(Inner { data, readers: 0, writers: 0 });
+        let inner = Mutex::new(Inner { data, readers: 0, writers: 0, gone: false });
         let mut files = self.handles.files();
         Arc::clone(files.entry(obj).or_insert_with(|| Arc::new(OpenFile { obj, inner })))
     }
@@ -378,6 +406,8 @@ impl View {
             }
         } else if write && st.delta.objects.get(&obj).is_none_or(|o| o.content.is_none()) {
             self.copy_up_at_open(st, obj)?;
+        } else if write {
+            self.thaw_at_open(st, obj)?;
         }
         let file = self.open_for_reading(st, obj)?;
         Ok(self.handles.add(file, write.then_some(caller.pid)))
@@ -414,6 +444,21 @@ impl View {
         self.copy_up(st, obj)
     }
 
+    /// A large file that a savepoint needs is served by the daemon and copied at the first write.
+    fn thaw_at_open(&self, st: &mut State, obj: ObjId) -> OpResult<()> {
+        let Some(slot) = self.frozen(st, obj) else { return Ok(()) };
+        let open = self.handles.open_file(obj);
+        let size = st.staging.stat(slot).map_err(|e| errno(&e))?.size;
+        if size <= COPY_AT_OPEN || open.as_ref().is_some_and(|f| f.is_passthrough()) {
+            return self.thaw(st, obj);
+        }
+        if open.is_none() {
+            let file = st.staging.file(slot, true).map_err(|e| errno(&e))?;
+            self.keep(obj, Data::Staged(Arc::new(file)));
+        }
+        Ok(())
+    }
+
     /// Gives an object a staged copy of its base content.
     fn copy_up(&self, st: &mut State, obj: ObjId) -> OpResult<()> {
         let from = self.base_file(st, obj)?;
@@ -422,7 +467,14 @@ impl View {
         self.record_content(st, obj, slot, file)
     }
 
-    fn record_content(&self, st: &mut State, obj: ObjId, slot: SlotId, file: File) -> OpResult<()> {
+    /// The content of an object is in a new staged file from here on.
+    pub(super) fn record_content(
+        &self,
+        st: &mut State,
+        obj: ObjId,
+        slot: SlotId,
+        file: File,
+    ) -> OpResult<()> {
         let before = st.delta.objects.get(&obj).and_then(|o| o.content);
         let inverse = Inverse::Restore { obj, to: Preimage::Content { slot: before } };
         let effect = Effect::Write { obj, change: Change::Content { slot } };
@@ -432,8 +484,8 @@ impl View {
         }
         if let Some(open) = self.handles.open_file(obj) {
             let mut inner = open.lock();
-            // Readers of the base's content are to see what is written from now on.
-            if matches!(inner.data, Data::Base(_)) {
+            // Readers of the content before are to see what is written from now on.
+            if matches!(inner.data, Data::Base(_) | Data::Staged(_)) {
                 inner.data = Data::Staged(Arc::new(file));
             }
         }
@@ -445,7 +497,15 @@ impl View {
         if self.kind(st, obj)? != Kind::File {
             return Err(Errno::INVAL);
         }
+        let empties = size == 0 && !self.handles.is_passthrough(obj);
+        if !(empties && self.frozen(st, obj).is_some()) {
+            self.thaw(st, obj)?;
+        }
         match st.delta.objects.get(&obj).and_then(|o| o.content) {
+            Some(_) if self.frozen(st, obj).is_some() => {
+                let (slot, file) = st.staging.create().map_err(|e| errno(&e))?;
+                self.record_content(st, obj, slot, file)
+            }
             Some(slot) => {
                 let file = st.staging.file(slot, true).map_err(|e| errno(&e))?;
                 file.set_len(size).map_err(|e| errno(&e))?;
@@ -499,8 +559,12 @@ impl View {
         {
             // Held over the write, so that a commit cuts between two writes.
             let st = self.read_state();
+            if file.is_gone() {
+                return Err(Errno::STALE);
+            }
             let data = file.lock().data.clone();
             match data {
+                Data::Staged(_) | Data::Passthrough(_) if self.frozen(&st, file.obj).is_some() => {}
                 Data::Staged(file) => return with(&file).map_err(|e| errno(&e)),
                 Data::Passthrough(_) => {
                     let slot = st
@@ -517,14 +581,25 @@ impl View {
             }
         }
         let mut st = self.write_state()?;
+        if file.is_gone() {
+            return Err(Errno::STALE);
+        }
         let is_base = matches!(file.lock().data, Data::Base(_));
         if is_base {
             self.copy_up(&mut st, file.obj)?;
+        } else {
+            self.thaw(&mut st, file.obj)?;
         }
         let data = file.lock().data.clone();
         match data {
             Data::Staged(file) => with(&file).map_err(|e| errno(&e)),
-            Data::Base(_) | Data::Passthrough(_) | Data::Gone => Err(Errno::STALE),
+            Data::Passthrough(_) => {
+                let content = st.delta.objects.get(&file.obj).and_then(|o| o.content);
+                let slot = content.ok_or(Errno::STALE)?;
+                let file = st.staging.file(slot, true).map_err(|e| errno(&e))?;
+                with(&file).map_err(|e| errno(&e))
+            }
+            Data::Base(_) | Data::Gone => Err(Errno::STALE),
         }
     }
 

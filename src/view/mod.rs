@@ -14,8 +14,10 @@ pub mod delta;
 mod dirs;
 pub mod files;
 pub mod layer;
+pub mod marks;
 mod names;
 pub mod nodes;
+mod procs;
 pub mod staging;
 pub mod state;
 

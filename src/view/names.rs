@@ -26,7 +26,8 @@ impl View {
     /// Gives lookups back.
     pub fn forget(&self, obj: ObjId, count: u64) {
         let st = self.read_state();
-        self.nodes.forget(obj, count, |o| st.delta.objects.contains_key(&o));
+        let needed = |o| st.delta.objects.contains_key(&o) || st.fresh.contains_key(&o);
+        self.nodes.forget(obj, count, needed);
     }
 
     /// Who besides this view can make a name exist that does not. Only of names that an effect
@@ -211,6 +212,7 @@ impl View {
     /// link(2)
     pub fn link(&self, obj: ObjId, parent: ObjId, name: &Name) -> OpResult<Entry> {
         let mut st = self.write_state()?;
+        let obj = st.meant(obj)?;
         self.check_free(&st, parent, name)?;
         self.check_writable(&st, obj)?;
         let (attr, _) = self.attr(&st, obj)?;

@@ -119,6 +119,33 @@ impl Staging {
         }
     }
 
+    /// Makes another file with the content and the times of a staged one.
+    ///
+    /// # Errors
+    /// Those of the copy; nothing is left of the file then.
+    pub fn duplicate(&self, from: &File) -> io::Result<(SlotId, File)> {
+        let stat = base::stat_fd(from.as_fd())?;
+        let (slot, to) = self.copy(from, stat.mtime)?;
+        match set_times(to.as_fd(), Some(stat.atime), Some(stat.mtime)) {
+            Ok(()) => Ok((slot, to)),
+            Err(e) => {
+                self.remove(slot)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives a file a second slot.
+    ///
+    /// # Errors
+    /// Those of link(2).
+    pub fn link(&self, slot: SlotId) -> io::Result<SlotId> {
+        let to = self.next_slot();
+        let (from, name) = (slot.to_string(), to.to_string());
+        rustix::fs::linkat(&self.dir, from, &self.dir, name, rustix::fs::AtFlags::empty())?;
+        Ok(to)
+    }
+
     /// Tries whether the file system takes these extended attributes on one object, on a scratch
     /// file, so that its limits are met when an attribute is set and not when it is committed.
     ///

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use rustix::io::Errno;
 use txfs_journal::{
     Bind, Effect, EffectEntry, Entry as RecordEntry, Fingerprint, Generation, Inverse, Kind, Name,
-    NewNode, ObjId, ProcId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
+    NewNode, ObjId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
 };
 
 use super::api::{Attr, Entry, Kernel, OpResult, Trust};
@@ -16,6 +16,7 @@ use super::delta::{Delta, Misfit, Object, Origin};
 use super::files::{Handles, OpenFile};
 use super::layer::{Before, Layer};
 use super::nodes::{Nodes, errno};
+use super::procs::{Processes, Recorded};
 use super::staging::Staging;
 use crate::base::{Base, Stat, xattr};
 use crate::sys;
@@ -46,6 +47,7 @@ pub struct View {
     pub(crate) nodes: Nodes,
     pub(super) state: RwLock<State>,
     pub(crate) handles: Handles,
+    procs: Processes,
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
     pub(super) passthrough: AtomicBool,
     pub(super) poisoned: AtomicBool,
@@ -69,6 +71,14 @@ pub struct State {
     pub effects: u64,
     /// Objects that a commit left without a name while they were open.
     pub orphans: HashSet<ObjId>,
+    /// The processes that its list has.
+    pub(super) procs: Recorded,
+    /// Staged files below this slot are needed as they are by a savepoint or a step.
+    pub fence: SlotId,
+    /// Numbers by which the kernel knows objects that were open when they were taken back.
+    pub(super) fresh: HashMap<ObjId, ObjId>,
+    /// What such numbers stand for; the ones before stand for nothing.
+    pub(super) stands: HashMap<ObjId, Option<ObjId>>,
 }
 
 /// A name that means something.
@@ -97,19 +107,37 @@ impl View {
         delta.replay(&records).map_err(|e: Misfit| std::io::Error::other(e))?;
         let hides_store = crate::base::stat_at(base.root(), STORE_NAME).is_ok();
         let nodes = Nodes::new(base, history)?;
-        let mut effects = 0;
         for record in &records {
             if let RecordEntry::Effect(entry) = &record.entry {
                 reserve(&nodes, &staging, entry);
-                effects += 1;
             }
         }
-        let state =
-            State { delta, writer, staging, generation, layers, effects, orphans: HashSet::new() };
+        let effects = super::delta::live_before(&records).len() as u64;
+        // Who mapped a file may have outlived the daemon before this one.
+        let handles = Handles::default();
+        for (obj, object) in &delta.objects {
+            if object.content.is_some() {
+                handles.add_written_past(*obj);
+            }
+        }
+        let state = State {
+            delta,
+            writer,
+            staging,
+            generation,
+            layers,
+            effects,
+            orphans: HashSet::new(),
+            procs: Recorded::after(&records),
+            fence: super::marks::fence_of(&records),
+            fresh: HashMap::new(),
+            stands: HashMap::new(),
+        };
         Ok(View {
             nodes,
             state: RwLock::new(state),
-            handles: Handles::default(),
+            handles,
+            procs: Processes::default(),
             kernel: RwLock::new(None),
             passthrough: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
@@ -156,6 +184,12 @@ impl View {
             return Err(Errno::ROFS);
         }
         Ok(self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What this thread does from now on it does for a thread of another process; 0 if nobody knows for whom.
+    /// To be called without any lock.
+    pub fn act_for(&self, thread: u32) {
+        self.procs.act_for(thread);
     }
 
     /// The transaction's list.
@@ -287,7 +321,7 @@ impl View {
         let Some(object) = st.delta.objects.get(&obj) else {
             let stat = self.base_stat(st, obj)?;
             let links = if st.orphans.contains(&obj) { 0 } else { i64::from(stat.nlink) };
-            return Ok((attr_of(obj, &stat, links), Trust::Base));
+            return Ok((attr_of(st.kernel_id(obj), &stat, links), Trust::Base));
         };
         let (mut attr, mut trust) = match &object.origin {
             Origin::Base(_) => {
@@ -317,13 +351,14 @@ impl View {
         }
         attr.atime = over.atime.unwrap_or(attr.atime);
         attr.ctime = over.ctime.map_or(attr.ctime, |t| t.max(attr.ctime));
+        attr.obj = st.kernel_id(obj);
         Ok((attr, trust))
     }
 
     /// An entry reply for a found name; counts a lookup.
     pub(super) fn entry(&self, st: &State, found: Found) -> OpResult<Entry> {
         let (attr, attr_trust) = self.attr(st, found.obj)?;
-        self.nodes.looked_up(found.obj);
+        self.nodes.looked_up(attr.obj);
         let name_trust = if found.own { Trust::Own } else { Trust::Base };
         Ok(Entry { attr, attr_trust, name_trust })
     }
@@ -399,7 +434,9 @@ impl View {
             let over = st.delta.objects.get(&obj).map(|o| o.over).unwrap_or_default();
             before.push(TimesBefore { obj, mtime: over.mtime, ctime: over.ctime });
         }
-        let entry = EffectEntry { effect, inverse, times: before, binds, proc: ProcId(0) };
+        let State { procs, writer, .. } = &mut *st;
+        let proc = procs.acting(writer).map_err(|e| self.journal_failed(&e))?;
+        let entry = EffectEntry { effect, inverse, times: before, binds, proc };
         let time = now();
         let seq = st.writer.append_effect(time, &entry).map_err(|e| self.journal_failed(&e))?;
         st.delta.apply(seq, time, &entry).map_err(|e| {

@@ -20,5 +20,7 @@ mod manifest;
 mod open_files;
 mod ordinary_user;
 mod programs;
+mod savepoints;
 mod shell;
+mod trace;
 mod traps;

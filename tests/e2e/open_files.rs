@@ -6,14 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use crate::harness::Work;
 
 /// A process in a view that does one line of Python at a time.
-struct Python {
+pub struct Python {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Python {
-    fn in_view(work: &Work) -> Python {
+    pub fn in_view(work: &Work) -> Python {
         let code = "import os,mmap,sys\nfor line in sys.stdin:\n  try:\n    exec(line); print('ok', flush=True)\n  except Exception as e:\n    print(repr(e), flush=True)";
         let mut child = work
             .command(work.bin())
@@ -29,7 +29,7 @@ impl Python {
     }
 
     #[track_caller]
-    fn says(&mut self, line: &str) -> String {
+    pub fn says(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
         let mut said = String::new();
         self.output.read_line(&mut said).unwrap();
@@ -37,11 +37,11 @@ impl Python {
     }
 
     #[track_caller]
-    fn does(&mut self, line: &str) {
+    pub fn does(&mut self, line: &str) {
         assert_eq!(self.says(line), "ok", "{line}");
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         drop(self.input);
         assert!(self.child.wait().unwrap().success());
     }

@@ -14,7 +14,7 @@ use crate::manifest::{Manifest, assert_same, read};
 const NAMES: [&str; 5] = ["a", "b", "d", "e", "x"];
 
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Write(String, Vec<u8>),
     Truncate(String, u64),
     Mkdir(String),
@@ -62,7 +62,7 @@ enum Act {
 const PATHS: [&str; 12] =
     ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "x", "x/b", "x/d", "e", "d/x"];
 
-fn path() -> impl Strategy<Value = String> {
+pub fn path() -> impl Strategy<Value = String> {
     let any = proptest::collection::vec(proptest::sample::select(&NAMES[..]), 1..4);
     prop_oneof![
         2 => proptest::sample::select(&PATHS[..]).prop_map(str::to_owned),
@@ -70,7 +70,7 @@ fn path() -> impl Strategy<Value = String> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let data = || proptest::collection::vec(any::<u8>(), 0..40);
     prop_oneof![
         5 => (path(), data()).prop_map(|(p, d)| Op::Write(p, d)),
@@ -121,7 +121,7 @@ fn perform(d: &Drive, op: &Op) -> bool {
     done.is_ok()
 }
 
-fn perform_all(d: &Drive, ops: &[Op]) {
+pub fn perform_all(d: &Drive, ops: &[Op]) {
     for op in ops {
         perform(d, op);
     }

@@ -13,3 +13,4 @@ mod history;
 #[path = "../e2e/manifest.rs"]
 mod manifest;
 mod recovery;
+mod savepoints;

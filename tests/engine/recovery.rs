@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::drive::{self, Drive};
 use crate::manifest::{Manifest, assert_same, read};
-use txfs::proto::Code;
+use txfs::proto::{Code, RollbackTo};
 
 const CHILD: &str = "TXFS_TEST_CHILD";
 const SIGKILL: i32 = 9;
@@ -58,6 +58,11 @@ fn child_does(root: &Path, what: &str) {
     };
     let done = match what {
         "commit" => d.try_commit().map(drop),
+        "savepoint" => d.ws.savepoint("main", drive::me().uid, Some("here"), false).map(drop),
+        "rollback" => {
+            let to = RollbackTo::Savepoint("there".into());
+            d.ws.rollback("main", drive::me().uid, &to).map(drop)
+        }
         "undo" => d.ws.undo("main", drive::me().uid, None, None, false, false).map(drop),
         "undo-all" => d.ws.undo("main", drive::me().uid, None, Some(0), false, false).map(drop),
         "open" => Ok(()),
@@ -397,6 +402,45 @@ fn an_undo_of_several_generations_is_taken_back_across_its_barriers() {
     assert!(killed >= 10, "only {killed}");
 }
 
+#[test]
+fn killed_around_savepoint_and_rollback() {
+    for (what, point) in [
+        ("savepoint", "savepoint.marked"),
+        ("rollback", "rollback.recorded"),
+        ("rollback", "rollback.done"),
+    ] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let root = dir.path();
+        base(root);
+        let d = Drive::open(root);
+        d.write("changed", "at the savepoint");
+        d.write("new-file", "new");
+        d.chmod("mode", 0o640);
+        d.ws.savepoint("main", drive::me().uid, Some("there"), false).unwrap();
+        let then = d.tree();
+        change(&d);
+        d.write("new-file", "later");
+        let late = d.tree();
+        d.close();
+        die(root, what, point).unwrap_or_else(|| panic!("{point} was not reached"));
+        let d = Drive::open(root);
+        let marks = d.ws.savepoints("main", drive::me().uid).unwrap().marks;
+        let names: Vec<_> = marks.iter().map(|m| m.name.0.as_slice()).collect();
+        if what == "savepoint" {
+            // It had not answered: it is there or not, and nothing else is different.
+            assert!(names == [&b"there"[..]] || names == [&b"there"[..], b"here"], "{point}");
+            assert_eq!(d.tree(), late, "{point}");
+        } else {
+            assert_eq!((names, d.tree()), (vec![&b"there"[..]], then.clone()), "{point}");
+        }
+        let to = RollbackTo::Savepoint("there".into());
+        d.ws.rollback("main", drive::me().uid, &to).unwrap();
+        assert_eq!(d.tree(), then, "{point}: once more");
+        d.commit();
+        assert_eq!(fs::read(root.join("changed")).unwrap(), b"at the savepoint", "{point}");
+        d.close();
+    }
+}
 /// Paths with their content, or with `=` and the path of another name; and what is done.
 type Case = (&'static [(&'static str, &'static str)], fn(&Drive));
 
