@@ -231,6 +231,9 @@ pub(super) struct Run {
     /// The message of the commit
     #[arg(short, long)]
     pub(super) message: Option<OsString>,
+    /// With --on-success commit: move the transaction onto the live generation first
+    #[arg(long)]
+    pub(super) rebase: bool,
     /// Set SHELL and BASH to a shell that is `txfs sh`
     #[arg(long)]
     pub(super) lower_shell: bool,

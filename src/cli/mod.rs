@@ -352,6 +352,7 @@ fn perform_run(global: &Global, options: &args::Run) -> Result<ExitCode, Failure
         on_success: options.on_success,
         on_failure: options.on_failure,
         message: options.message.clone().map(OsString::into_vec).unwrap_or_default(),
+        rebase: options.rebase,
     };
     let done = run.execute()?;
     if global.json {

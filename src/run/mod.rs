@@ -43,6 +43,8 @@ pub struct Run {
     pub on_failure: OnFailure,
     /// The message of the commit.
     pub message: Vec<u8>,
+    /// Before the commit: move the transaction onto the live generation.
+    pub rebase: bool,
 }
 
 /// What was done with the transaction after the command.
@@ -212,7 +214,7 @@ impl Run {
         let verb = Verb::Commit {
             message: PathBytes(self.message.clone()),
             dry_run: false,
-            rebase: false,
+            rebase: self.rebase,
             wait: 0,
             allow_open_writers: false,
             history: HistoryChoice::Ask,

@@ -220,6 +220,48 @@ fn a_stale_transaction_is_moved_onto_the_live_generation_under_its_mount() {
     work.txfs(["umount", "--txn", "two"]).ok();
 }
 
+/// Eight callers, each with a transaction of its own, commit again and again: new files all arrive, and of
+/// those who write one file nobody's line is lost without his being told.
+#[test]
+fn callers_side_by_side_lose_nothing() {
+    let work = Work::new();
+    work.sh("mkdir d; : > log");
+    let lines: Vec<usize> = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .map(|caller| {
+                let work = &work;
+                scope.spawn(move || {
+                    let name = format!("caller{caller}");
+                    let mut written = 0;
+                    for n in 0..5 {
+                        let script = format!("echo {n} > d/{caller}.{n}");
+                        let options =
+                            ["run", "--txn", &name, "--on-success", "commit", "--rebase", "--"];
+                        work.txfs(options.iter().copied().chain(["sh", "-ec", &script])).ok();
+                        let line = format!("echo {caller}.{n} >> log");
+                        let said = work.txfs(options.iter().copied().chain(["sh", "-ec", &line]));
+                        match said.code {
+                            0 => written += 1,
+                            _ => {
+                                assert_eq!(said.code, 125, "{}", said.err);
+                                work.txfs(["abort", "--txn", &name]).ok();
+                            }
+                        }
+                    }
+                    written
+                })
+            })
+            .collect();
+        callers.into_iter().map(|c| c.join().unwrap()).collect()
+    });
+    assert_eq!(work.sh("ls d | wc -l").out.trim(), "40");
+    let log = work.sh("cat log").out;
+    let written: usize = lines.iter().sum();
+    println!("{written} of 40 lines were committed, the rest refused");
+    assert_eq!(log.lines().count(), written, "{log}");
+    assert!(written > 0);
+}
+
 #[test]
 fn what_both_changed_is_named_and_stays_as_it_is() {
     let work = Work::new();
