@@ -90,8 +90,12 @@ impl Workspace {
             "txfs doctor".to_owned()
         } else if lines.is_empty() {
             format!("txfs run{option} -- COMMAND")
-        } else if txn.stale || !drift.is_empty() {
-            format!("txfs diff{option}, then txfs abort{option} and run again")
+        } else if !drift.is_empty() || (txn.stale && self.contradicts(&view)?) {
+            format!(
+                "txfs abort{option} and run again (what is yours: txfs diff{option} > mine.patch)"
+            )
+        } else if txn.stale {
+            format!("txfs commit --rebase{option}, or txfs abort{option}")
         } else {
             format!("txfs commit{option}, or txfs abort{option}")
         };
@@ -295,6 +299,11 @@ impl Workspace {
         drop(gate);
         tell(&view, forget);
         Ok(reply)
+    }
+
+    fn contradicts(&self, view: &View) -> Result<bool, Failure> {
+        let cut = view.cut();
+        Ok(!rebase::conflicts(view, &cut.st)?.is_empty())
     }
 
     /// Sets an empty transaction on the live generation.

@@ -208,6 +208,8 @@ fn a_stale_transaction_is_moved_onto_the_live_generation_under_its_mount() {
     work.txfs(["run", "--on-success", "commit", "--", "sh", "-ec", "echo 1 > a; echo 1 > d/one"])
         .ok();
     assert_eq!(in_view("cat a b; ls d"), "0\n2\nc\ntwo\n");
+    let status = work.txfs(["status", "--txn", "two", "--json"]).ok().json();
+    assert_eq!(status["next_step"], "txfs commit --rebase --txn two, or txfs abort --txn two");
     let stale = work.txfs(["commit", "--txn", "two", "--json"]).code(5).json();
     assert!(stale["hint"].as_str().unwrap().contains("--rebase"), "{stale}");
     let moved = work.txfs(["rebase", "--txn", "two", "--json"]).ok().json();
