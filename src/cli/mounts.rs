@@ -154,20 +154,14 @@ pub(super) fn umount(target: &Target, txn: &str, at: Option<&Path>) -> Result<Tx
 }
 
 /// The kernel tells the daemon of the unmount some time after umount(2) has returned; whoever mounts next
-/// must not meet the old view. One that is in use lives on, detached.
+/// must not meet the old view.
 fn wait_until_unmounted(target: &Target, txn: &str) -> Result<(), Failure> {
-    for _ in 0..200 {
-        let Some(mut wire) = client::running(target) else { return Ok(()) };
-        let answer = client::ask(&mut wire, txn, Verb::Umount, None, |_| Ok(()));
-        match answer.map(|a| a.reply) {
-            Ok(Reply::Txn(info)) if info.mount.is_some() => {}
-            Ok(_) => return Ok(()),
-            Err(failure) if failure.code == Code::NotFound => return Ok(()),
-            Err(failure) => return Err(failure),
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    let Some(mut wire) = client::running(target) else { return Ok(()) };
+    match client::ask(&mut wire, txn, Verb::Unmounted, None, |_| Ok(())) {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.code == Code::NotFound => Ok(()),
+        Err(failure) => Err(failure),
     }
-    Ok(())
 }
 
 /// Ends the daemon of a workspace; with `force` its mounts are detached first.

@@ -54,10 +54,7 @@ pub(super) fn answer(
         }
     }
     let sent = wire.send_json(&reply, None);
-    if matches!(reply, Reply::Failed(_))
-        && daemon.workspace.check_store().is_err()
-        && daemon.sessions().is_empty()
-    {
+    if matches!(reply, Reply::Failed(_)) && is_lost(daemon).is_some() {
         // A full disk, say: who comes next finds a daemon that reads what there is.
         daemon.remove_socket();
         std::process::exit(0);
@@ -69,13 +66,14 @@ pub(super) fn answer(
     sent
 }
 
-/// A daemon whose store was removed, or whose journal could not be written, is of use to nobody but the
-/// views that it serves. Without any it ends, and the next command starts one that opens what there is.
-fn end_if_lost(daemon: &Arc<Daemon>, wire: &mut Wire) -> io::Result<bool> {
-    let Err(failure) = daemon.workspace.check_store() else { return Ok(false) };
-    if !daemon.sessions().is_empty() {
-        return Ok(false);
-    }
+/// Why this daemon is of use to nobody, if it is: its store was removed or its journal could not be
+/// written, and it serves no view. It ends then, and the next command starts one that opens what there is.
+fn is_lost(daemon: &Daemon) -> Option<Failure> {
+    daemon.workspace.check_store().err().filter(|_| daemon.sessions().is_empty())
+}
+
+fn end_if_lost(daemon: &Daemon, wire: &mut Wire) -> io::Result<bool> {
+    let Some(failure) = is_lost(daemon) else { return Ok(false) };
     log::warn!("ending: {failure}");
     daemon.remove_socket();
     let failure = Failure::new(failure.code, format!("{}; its daemon ends now", failure.message))
@@ -134,6 +132,10 @@ fn perform(
             Reply::Doctor(ws.doctor(*fix)?)
         }
         Verb::Umount => Reply::Txn(ws.info(txn, uid)?),
+        Verb::Unmounted => {
+            daemon.await_unmounted(txn);
+            Reply::Txn(ws.info(txn, uid)?)
+        }
         Verb::Step { what } => Reply::Step(ws.step(txn, uid, what.0.clone())?),
         Verb::Savepoint { name, allow_open_writers } => {
             Reply::Savepoint(ws.savepoint(txn, uid, name.as_deref(), *allow_open_writers)?)

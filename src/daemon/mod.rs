@@ -33,7 +33,7 @@ use wire::Wire;
 const LINGER: Duration = Duration::from_secs(2);
 /// How long a client may take over its request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a plain mount waits for the end of a run's view that nobody is in.
+/// How long a command waits for the end of a view that nobody is in.
 const ENDING: Duration = Duration::from_secs(2);
 /// Connections at one time; further ones wait in the socket's queue.
 const CONNECTIONS: usize = 256;
@@ -318,15 +318,28 @@ impl Daemon {
         dispatch::answer(self, &mut wire, &request, frame.fd, uid, u32::try_from(pid).unwrap_or(0))
     }
 
-    /// Waits for the end of a session of which only a run that is over is left: the kernel takes its
-    /// mount down some time after the last process in its namespace has been waited for.
+    /// Waits for the end of a session that nobody is in any more: the kernel takes a run's mount down
+    /// some time after the last process in its namespace has been waited for.
     fn await_ending(&self, txn: &str) {
-        let (patience, from) = (ENDING, Instant::now());
+        self.await_end(txn, |session| {
+            session.runners.retain(|pid| sys::is_alive(*pid));
+            session.runners.is_empty() && !self.workspace.has_mount(txn)
+        });
+    }
+
+    /// Waits for the end of a session whose mount a client has just taken away. It lives on, detached, if
+    /// it is in use.
+    fn await_unmounted(&self, txn: &str) {
+        self.await_end(txn, |_| true);
+    }
+
+    /// Waits for the end of a session, for some time and as long as it seems to end.
+    fn await_end(&self, txn: &str, mut ends: impl FnMut(&mut Session) -> bool) {
+        let from = Instant::now();
         let mut sessions = self.sessions();
         while let Some(session) = sessions.get_mut(txn) {
-            session.runners.retain(|pid| sys::is_alive(*pid));
-            let left = patience.saturating_sub(from.elapsed());
-            if !session.runners.is_empty() || self.workspace.has_mount(txn) || left.is_zero() {
+            let left = ENDING.saturating_sub(from.elapsed());
+            if left.is_zero() || !ends(session) {
                 return;
             }
             sessions = match self.ended.wait_timeout(sessions, left) {

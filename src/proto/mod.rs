@@ -136,6 +136,8 @@ pub enum Verb {
     },
     /// Says where the view is mounted; the client unmounts it. Answers [`TxnInfo`].
     Umount,
+    /// The client has unmounted the view: answers when that is known here.
+    Unmounted,
     /// A new step begins: effects that follow belong to it. Answers [`StepReply`].
     Step {
         /// The command line, for the log.
