@@ -7,7 +7,7 @@ use txfs_journal::{Entry, Record, Seq};
 use super::failpoint::failpoint;
 use super::planner::op_failed;
 use super::verbs::{drain, tell};
-use super::workspace::{MAIN, Workspace, journal_failed};
+use super::workspace::{MAIN, Workspace, check_name_of, journal_failed};
 use crate::proto::{
     Code, Failure, MarkInfo, PathBytes, RollbackReply, RollbackTo, SavepointsReply,
 };
@@ -107,18 +107,6 @@ fn no_such(to: &RollbackTo) -> Failure {
     Failure::new(Code::NotFound, what).hint("txfs savepoints lists what it can go back to")
 }
 
-fn check_savepoint_name(name: &str) -> Result<(), Failure> {
-    let good = !name.is_empty()
-        && name.len() <= 64
-        && !name.starts_with(['.', '-'])
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if good {
-        return Ok(());
-    }
-    Err(Failure::new(Code::Usage, format!("{name:?} is no name for a savepoint"))
-        .hint("use 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"))
-}
-
 impl Workspace {
     fn marks(&self, name: &str, uid: u32) -> Result<Marks, Failure> {
         let txn = self.txn(name, uid)?;
@@ -147,7 +135,7 @@ impl Workspace {
         let there = self.marks(name, uid)?;
         let savepoint = match savepoint {
             Some(savepoint) => {
-                check_savepoint_name(savepoint)?;
+                check_name_of("savepoint", savepoint)?;
                 if there.has_savepoint(savepoint.as_bytes()) {
                     return Err(Failure::new(
                         Code::Busy,

@@ -133,6 +133,11 @@ fn is_txfs_mount(path: &Path) -> bool {
 /// # Errors
 /// [`Code::Usage`]
 pub fn check_name(name: &str) -> Result<(), Failure> {
+    check_name_of("transaction", name)
+}
+
+/// Checks the name of a transaction or of something in it.
+pub(super) fn check_name_of(what: &str, name: &str) -> Result<(), Failure> {
     let good = !name.is_empty()
         && name.len() <= 64
         && !name.starts_with(['.', '-'])
@@ -140,7 +145,7 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     if good {
         return Ok(());
     }
-    Err(Failure::new(Code::Usage, format!("{name:?} is no name for a transaction"))
+    Err(Failure::new(Code::Usage, format!("{name:?} is no name for a {what}"))
         .hint("use 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"))
 }
 

@@ -1,8 +1,10 @@
 //! Who has a file open for writing, as far as /proc tells us: for a message, never for a decision.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use crate::base::proc_path;
 
@@ -42,13 +44,14 @@ fn writes(pid: u32, file: (u64, u64)) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     fds.flatten().any(|fd| {
         let same = fs::metadata(fd.path()).is_ok_and(|m| (m.dev(), m.ino()) == file);
-        same && is_writable(pid, &fd.file_name().to_string_lossy())
+        same && is_writable(pid, &fd.file_name())
     })
 }
 
 /// `flags:` in /proc/PID/fdinfo/FD is octal, and the access mode its last two bits.
-fn is_writable(pid: u32, fd: &str) -> bool {
-    let Ok(info) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")) else { return false };
+fn is_writable(pid: u32, fd: &OsStr) -> bool {
+    let path = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(fd);
+    let Ok(info) = fs::read_to_string(path) else { return false };
     let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
     flags
         .and_then(|f| i32::from_str_radix(f.trim(), 8).ok())
