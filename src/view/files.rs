@@ -375,7 +375,7 @@ impl View {
     /// The base's content of an object, as of the view's generation, for reading.
     pub(crate) fn base_file(&self, st: &State, obj: ObjId) -> OpResult<File> {
         let node = self.nodes.get(obj).ok_or(Errno::STALE)?;
-        if let Some((layer, slot)) = self.before(st, obj, node.ident.ino, |b| b.content) {
+        if let Some((layer, slot)) = self.before(st, (node.dev, node.ident.ino), |b| b.content) {
             return self.nodes.slot_file(layer.generation, slot);
         }
         let fd = self.nodes.open(obj)?;

@@ -276,18 +276,18 @@ impl View {
             Err(Errno::STALE) => self.handles.stat(obj).ok_or(Errno::STALE)?,
             Err(e) => return Err(e),
         };
-        let ino = stat.ident.ino;
-        if let Some((_, meta)) = self.before(st, obj, ino, |b| b.meta.as_ref()) {
+        let inode = (stat.dev, stat.ident.ino);
+        if let Some((_, meta)) = self.before(st, inode, |b| b.meta.as_ref()) {
             stat.mode = meta.mode;
             stat.uid = meta.uid;
             stat.gid = meta.gid;
             stat.atime = meta.atime.unwrap_or(stat.atime);
         }
         let mtime = |b: &Before| b.meta.as_ref().map(|m| m.mtime).or(b.mtime);
-        if let Some((_, mtime)) = self.before(st, obj, ino, mtime) {
+        if let Some((_, mtime)) = self.before(st, inode, mtime) {
             stat.mtime = mtime;
         }
-        if let Some((layer, slot)) = self.before(st, obj, ino, |b| b.content) {
+        if let Some((layer, slot)) = self.before(st, inode, |b| b.content) {
             let copy = self.nodes.slot_stat(layer.generation, slot)?;
             stat.size = copy.size;
             stat.blocks = copy.blocks;
@@ -296,7 +296,8 @@ impl View {
             && stat.dev == self.nodes.base().dev()
             && (stat.ident.kind != Kind::Dir || stat.nlink > 1)
         {
-            let more: i64 = st.layers.iter().filter_map(|l| l.object(ino)).map(|b| b.links).sum();
+            let more: i64 =
+                st.layers.iter().filter_map(|l| l.object(inode.1)).map(|b| b.links).sum();
             stat.nlink = u32::try_from(i64::from(stat.nlink) + more).unwrap_or(stat.nlink);
         }
         Ok(stat)
@@ -306,11 +307,10 @@ impl View {
     pub(super) fn before<'a, T>(
         &self,
         st: &'a State,
-        obj: ObjId,
-        ino: u64,
+        (dev, ino): (u64, u64),
         this: impl Fn(&'a Before) -> Option<T>,
     ) -> Option<(&'a Layer, T)> {
-        if st.layers.is_empty() || self.nodes.get(obj)?.dev != self.nodes.base().dev() {
+        if st.layers.is_empty() || dev != self.nodes.base().dev() {
             return None;
         }
         st.layers.iter().find_map(|layer| Some((&**layer, this(layer.object(ino)?)?)))
@@ -457,8 +457,8 @@ impl View {
 
     /// All extended attributes of a base object as the view's generation has them.
     pub(crate) fn base_xattrs(&self, st: &State, obj: ObjId) -> OpResult<Xattrs> {
-        let ino = self.nodes.get(obj).ok_or(Errno::STALE)?.ident.ino;
-        match self.before(st, obj, ino, |b| b.meta.as_ref()?.xattrs.as_ref()) {
+        let node = self.nodes.get(obj).ok_or(Errno::STALE)?;
+        match self.before(st, (node.dev, node.ident.ino), |b| b.meta.as_ref()?.xattrs.as_ref()) {
             Some((_, xattrs)) => Ok(xattrs.clone()),
             None => {
                 let found = self.nodes.locate(obj)?;
