@@ -61,10 +61,14 @@ fn own_ids() -> (u32, u32) {
     *OWN.get_or_init(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
 }
 
-/// Whether this process could give an inode to that user.
-pub(super) fn may_give_to(uid: Option<u32>) -> bool {
-    let (own, _) = own_ids();
-    own == 0 || uid.is_none_or(|uid| uid == own)
+/// Whether this process could give an inode to that user and group, which commit will have to.
+pub(super) fn may_give_to(uid: Option<u32>, gid: Option<u32>) -> bool {
+    let (own, own_gid) = own_ids();
+    let is_ours = |gid| {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        gid == own_gid || groups.iter().any(|g| g.as_raw() == gid)
+    };
+    own == 0 || (uid.is_none_or(|uid| uid == own) && gid.is_none_or(is_ours))
 }
 
 /// A kind as fuser says it.

@@ -130,7 +130,7 @@ impl fuser::Filesystem for Adapter {
         };
         // With HANDLE_KILLPRIV_V2 the kernel asks to drop privileges by a flag that fuser does not
         // show; nothing else arrives with nothing set.
-        let result = if !convert::may_give_to(uid) {
+        let result = if !convert::may_give_to(uid, gid) {
             Err(rustix::io::Errno::PERM)
         } else if set == SetAttr::default() {
             self.view.kill_suid(obj(ino))

@@ -50,6 +50,27 @@ fn abort_leaves_no_trace() {
 }
 
 #[test]
+fn root_in_a_user_s_view_makes_what_the_user_can_commit() {
+    let work = Work::of_user();
+    work.sh("echo 0 > a");
+    // The user's daemon is there first: root joins it.
+    work.run("echo user > u").ok();
+    let root = |script: &str| {
+        let said = std::process::Command::new(work.bin())
+            .args(["run", "--", "sh", "-ec", script])
+            .current_dir(work.dir())
+            .envs(work.command("true").get_envs().filter_map(|(k, v)| Some((k, v?))))
+            .output()
+            .unwrap();
+        crate::harness::Said::of(said)
+    };
+    root("echo root > r; ! chown 0 r 2>/dev/null; ! chgrp 12345 r 2>/dev/null").ok();
+    work.txfs(["commit"]).ok();
+    let (uid, gid) = test_user();
+    assert_eq!(work.sh("cat r; stat -c %u:%g r").out, format!("root\n{uid}:{gid}\n"));
+}
+
+#[test]
 fn plain_mount_by_fusermount() {
     let work = Work::of_user();
     work.sh("echo 0 > a; mkdir ../runtime/mnt");
