@@ -65,6 +65,7 @@ fn child_does(root: &Path, what: &str) {
         }
         "undo" => d.ws.undo("main", drive::me().uid, None, None, false, false).map(drop),
         "undo-all" => d.ws.undo("main", drive::me().uid, None, Some(0), false, false).map(drop),
+        "rebase" => d.again("two").rebase(),
         "open" => Ok(()),
         _ => panic!("{what}"),
     };
@@ -508,4 +509,32 @@ fn what_was_decided_is_finished() {
     }
     println!("killed at {killed} points");
     assert!(killed > 60, "only {killed}");
+}
+
+/// Decided is done: the transaction is on the live generation, whole.
+#[test]
+fn killed_while_moved_onto_another_generation() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let root = dir.path();
+    base(root);
+    let d = Drive::open(root);
+    let two = d.other("two");
+    two.write("dir/two", "two");
+    two.chmod("mode", 0o640);
+    d.write("dir/one", "one");
+    d.rm("removed");
+    d.commit();
+    drop(two);
+    d.close();
+    die(root, "rebase", "rebase.decided:1").unwrap();
+    let d = Drive::open(root);
+    let two = d.again("two");
+    assert_eq!((two.read("dir/one"), two.read("dir/two")), (b"one".to_vec(), b"two".to_vec()));
+    two.rebase().unwrap();
+    two.commit();
+    assert_eq!(fs::read(root.join("dir/two")).unwrap(), b"two");
+    assert_eq!(fs::read(root.join("dir/one")).unwrap(), b"one");
+    assert!(!root.join("removed").exists());
+    drop(two);
+    d.close();
 }
