@@ -150,7 +150,8 @@ impl Cut<'_> {
             old.delta.objects.iter().filter(|(obj, _)| open.contains_key(*obj)).collect();
         for (obj, object) in in_use {
             let file = &open[obj];
-            let nameless = old.names_lost(*obj, object);
+            // What landed has a name, though maybe none that the delta came across.
+            let nameless = !landed.contains_key(obj) && old.names_lost(*obj, object);
             match object.content {
                 Some(slot) if nameless || file.is_passthrough() => {
                     self.carry(&old.staging, *obj, slot, object, nameless)?;

@@ -272,6 +272,12 @@ proptest! {
 }
 
 #[test]
+fn a_file_that_lost_one_of_two_names_goes_on_under_the_other_while_it_is_open() {
+    let remove = Act::Do(vec![Op::Remove("b".into())]);
+    play(false, &[remove, Act::Hold("d/b".into()), Act::Commit, Act::Commit]);
+}
+
+#[test]
 fn a_savepoint_is_one_record_and_copies_nothing() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let d = Drive::open(dir.path());
