@@ -274,6 +274,19 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(proc_path(fd), flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Opens a regular file of this identity for reading; `None` if another one is there, or it cannot be opened.
+/// The caller has just seen it there: something else that took its place since is opened without waiting
+/// for it, and closed again.
+#[must_use]
+pub fn open_file_at(dir: BorrowedFd<'_>, name: &[u8], ident: &Ident) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = flags | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty())
+        .or_else(|_| rustix::fs::openat(dir, name, flags, Mode::empty()))
+        .ok()?;
+    stat_fd(fd.as_fd()).is_ok_and(|now| now.ident == *ident).then_some(fd)
+}
+
 /// The path by which calls that take no `O_PATH` fd reach what it refers to.
 #[must_use]
 pub fn proc_path(fd: BorrowedFd<'_>) -> String {

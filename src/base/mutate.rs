@@ -200,21 +200,32 @@ pub fn set_root_meta(_seal: &Sealed, base: &Base, meta: &Meta) -> io::Result<()>
 /// # Errors
 /// Those of the calls.
 pub fn put_meta(fd: BorrowedFd<'_>, stat: &Stat, meta: &Meta) -> io::Result<()> {
-    let path = proc_path(fd);
-    if (stat.uid, stat.gid) != (meta.uid, meta.gid) {
+    let is_owned = (stat.uid, stat.gid) == (meta.uid, meta.gid);
+    if !is_owned {
         let uid = (stat.uid != meta.uid).then(|| rustix::fs::Uid::from_raw(meta.uid));
         let gid = (stat.gid != meta.gid).then(|| rustix::fs::Gid::from_raw(meta.gid));
         rustix::fs::chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
-    if let Some(xattrs) = &meta.xattrs {
-        xattr::make(fd, xattrs)?;
+    let is_same = meta.xattrs.as_ref().map_or(Ok(true), |want| xattr::make(fd, want))?;
+    // Setting an access list changes the mode, and so may a change of owner.
+    let has_mode = is_owned && is_same && stat.mode == meta.mode;
+    if stat.ident.kind != Kind::Symlink && !has_mode {
+        let mode = Mode::from_bits_retain(meta.mode);
+        match rustix::fs::fchmod(fd, mode) {
+            Err(Errno::BADF) => rustix::fs::chmod(proc_path(fd), mode)?,
+            done => done?,
+        }
     }
-    if stat.ident.kind != Kind::Symlink {
-        // Setting an access list changes the mode, so this is after it and unconditional.
-        rustix::fs::chmod(&path, Mode::from_bits_retain(meta.mode))?;
+    if meta.atime.is_none_or(|atime| atime == stat.atime) && meta.mtime == stat.mtime {
+        return Ok(());
     }
     let times = staging::times(meta.atime, Some(meta.mtime));
-    // Following the magic link ends at the object itself, also if that is a symbolic link.
-    rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::empty())?;
+    match rustix::fs::futimens(fd, &times) {
+        // Following the magic link ends at the object itself, also if that is a symbolic link.
+        Err(Errno::BADF) => {
+            rustix::fs::utimensat(rustix::fs::CWD, proc_path(fd), &times, AtFlags::empty())?;
+        }
+        done => done?,
+    }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Extended attributes of objects behind `O_PATH` fds.
+//! Extended attributes of objects behind fds, which may be `O_PATH`.
 
 use std::ffi::CString;
 use std::io;
@@ -47,8 +47,14 @@ pub fn get(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// Those of listxattr(2); `EOPNOTSUPP` counts as none.
 pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
-    let path = proc_path(fd);
-    let all = match sized(|buf| rustix::fs::listxattr(&path, buf)) {
+    let listed = match sized(|buf| rustix::fs::flistxattr(fd, buf)) {
+        Err(e) if e.raw_os_error() == Some(libc::EBADF) => {
+            let path = proc_path(fd);
+            sized(|buf| rustix::fs::listxattr(&path, buf))
+        }
+        listed => listed,
+    };
+    let all = match listed {
         Ok(all) => all,
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
         Err(e) => return Err(e),
@@ -118,12 +124,16 @@ pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Makes the attributes exactly these. `security.selinux` is left to the system.
+/// Makes the attributes exactly these; answers whether they were. `security.selinux` is left to the
+/// system.
 ///
 /// # Errors
 /// Those of setxattr(2).
-pub fn make(fd: BorrowedFd<'_>, want: &Xattrs) -> io::Result<()> {
+pub fn make(fd: BorrowedFd<'_>, want: &Xattrs) -> io::Result<bool> {
     let have = all(fd)?;
+    if have == *want {
+        return Ok(true);
+    }
     for name in have.keys() {
         if !want.contains_key(name) && name.as_slice() != b"security.selinux" {
             remove(fd, name)?;
@@ -134,5 +144,5 @@ pub fn make(fd: BorrowedFd<'_>, want: &Xattrs) -> io::Result<()> {
             set(fd, name, value)?;
         }
     }
-    Ok(())
+    Ok(false)
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use txfs_journal::{Kind, Name, ObjId, Overrides, RelPath, SlotId, Timestamp};
 
+use super::share;
 use crate::proto::{ChangeKind, ChangeLine, Counts};
 use crate::view::View;
 use crate::view::api::{Attr, OpResult};
@@ -150,7 +151,7 @@ pub fn other_names(view: &View, st: &State, names: &mut BTreeMap<ObjId, Names>, 
 ///
 /// # Errors
 /// If the staged file cannot be looked at.
-pub fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult<Differs> {
+fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult<Differs> {
     let Origin::Base(bind) = &object.origin else { return Ok(Differs::default()) };
     let Overrides { mode, uid, gid, mtime, .. } = object.over;
     let print = &bind.print;
@@ -168,6 +169,17 @@ pub fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult
             staged.size != print.size || (differs.mtime && !same_content(view, st, obj, slot)?);
     }
     Ok(differs)
+}
+
+/// What of every base object the delta changed.
+///
+/// # Errors
+/// As [`differs`].
+pub fn differences(view: &View, st: &State) -> OpResult<HashMap<ObjId, Differs>> {
+    let touched: Vec<_> = st.delta.objects.iter().filter(|(_, o)| !o.is_new()).collect();
+    share::each(&touched, |(obj, object)| Ok((**obj, differs(view, st, **obj, object)?)))
+        .into_iter()
+        .collect()
 }
 
 /// Whether a staged file holds the very bytes of the base's: opening for writing makes one, and not
@@ -214,6 +226,17 @@ fn name_met_last(view: &View, st: &State, obj: ObjId, names: &mut Names) {
 /// # Errors
 /// If something cannot be looked at.
 pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
+    Ok(changes_with(view, st, &differences(view, st)?))
+}
+
+/// The same, where the differences are known.
+#[must_use]
+pub fn changes_with(
+    view: &View,
+    st: &State,
+    differences: &HashMap<ObjId, Differs>,
+) -> Vec<NetChange> {
+    let differs = |obj| differences.get(&obj).copied().unwrap_or_default();
     let mut paths = Paths::new(view, st);
     let mut out = Vec::new();
     let mut all = names(&st.delta);
@@ -224,7 +247,7 @@ pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
     for (obj, names) in all {
         let Some(object) = st.delta.objects.get(&obj) else { continue };
         let kind = object.kind();
-        let mut differs = differs(view, st, obj, object)?;
+        let mut differs = differs(obj);
         let entry = |old, new, differs| NetChange { obj, kind, old, new, differs };
         // A directory's time moves with its entries; that alone is nothing to tell.
         if kind == Kind::Dir && st.delta.dirs.contains_key(&obj) {
@@ -259,8 +282,8 @@ pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
             }
         }
     }
-    if let Some(root) = st.delta.objects.get(&ObjId::ROOT) {
-        let mut differs = differs(view, st, ObjId::ROOT, root)?;
+    if st.delta.objects.contains_key(&ObjId::ROOT) {
+        let mut differs = differs(ObjId::ROOT);
         differs.mtime &= !st.delta.dirs.contains_key(&ObjId::ROOT);
         if differs.any() {
             let at = Some(RelPath::root());
@@ -274,7 +297,7 @@ pub fn changes(view: &View, st: &State) -> OpResult<Vec<NetChange>> {
         }
     }
     out.sort_by(|a, b| (a.new.as_ref().or(a.old.as_ref())).cmp(&b.new.as_ref().or(b.old.as_ref())));
-    Ok(out)
+    out
 }
 
 /// Paths of directories, each found once. Neighbours share them.

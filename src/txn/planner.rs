@@ -2,19 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Mode};
-use txfs_journal::{
-    Fingerprint, Holds, Ident, Kind, Meta, Name, NewNode, ObjId, Place, RelPath, Seen, SlotId, Step,
-};
+use rustix::fs::AtFlags;
+use txfs_journal::{Holds, Ident, Kind, Meta, Name, ObjId, Place, RelPath, Seen, SlotId, Step};
 
-use super::net::{self, Names, Paths};
-use super::writers;
-use crate::base::mutate::put_meta;
-use crate::base::{self, Stat, open_child, stat_at};
-use crate::proto::{Code, Conflict, Failure};
-use crate::sys;
+use super::net::{self, Differs, Names, Paths};
+use super::ready::{Ready, Workshop};
+use crate::base::{self, Stat};
+use crate::proto::{Code, Failure};
 use crate::view::View;
 use crate::view::cut::Landed;
 use crate::view::delta::{Object, Origin};
@@ -34,7 +29,7 @@ pub struct Prepared {
     pub history_bytes: u64,
 }
 
-fn io_at(path: &RelPath, e: &io::Error) -> Failure {
+pub(super) fn io_at(path: &RelPath, e: &io::Error) -> Failure {
     let failure = Failure::new(
         Code::Io,
         format!("cannot prepare \"{}\": {e}", path.as_bytes().escape_ascii()),
@@ -52,159 +47,11 @@ pub fn op_failed(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Code::Io, format!("cannot {what}: {e}")).hint("txfs doctor")
 }
 
-/// Compares the base with what the transaction knows of it. Answers every place that differs.
-/// `restamped` has what a commit that was taken back moved to and fro, by inode.
-///
-/// # Errors
-/// If the base cannot be read.
-pub fn validate(
-    view: &View,
-    st: &State,
-    restamped: &HashMap<u64, Fingerprint>,
-) -> Result<Vec<Conflict>, Failure> {
-    let mut found = Vec::new();
-    let mut paths = Paths::new(view, st);
-    let conflict =
-        |path: &RelPath, reason: String| Conflict { path: path.into(), reason, generation: None };
-    for (obj, object) in &st.delta.objects {
-        let Origin::Base(bind) = &object.origin else { continue };
-        if *obj == ObjId::ROOT {
-            continue;
-        }
-        let Some(path) = view.base_path(st, *obj) else { continue };
-        match view.nodes.locate(*obj) {
-            Err(rustix::io::Errno::STALE) => {
-                found.push(conflict(
-                    &path,
-                    "it was removed or replaced outside the transaction".into(),
-                ));
-            }
-            Err(e) => return Err(op_failed("look at the base", e)),
-            Ok(now) => {
-                // Its mode and owner are not this transaction's matter, and stay as they are.
-                let ancestor_only = object.is_way();
-                let print = with_our_stamp(&bind.print, restamped);
-                if let Some(reason) = drifted(&print, &now.stat).filter(|_| !ancestor_only) {
-                    found.push(conflict(&path, reason));
-                } else if is_displaced(object, &now.stat)
-                    && let Some(reason) = being_written(view, st, *obj)?
-                {
-                    found.push(conflict(&path, reason));
-                }
-                if now.stat.immutable {
-                    found.push(conflict(&path, "it is immutable or append-only (lsattr)".into()));
-                }
-            }
-        }
-    }
-    for (dir, cells) in &st.delta.dirs {
-        let Some(dir_path) = paths.old(*dir) else { continue };
-        let Ok(fd) = view.nodes.dir(*dir) else { continue };
-        for (name, cell) in cells {
-            let path = dir_path.join(name);
-            let there = match stat_at(fd.as_fd(), name.as_bytes()) {
-                Ok(stat) => Some(stat),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-                Err(e) => return Err(io_at(&path, &e)),
-            };
-            let expected = cell.below.and_then(|b| ident_of(st, b));
-            match (expected, there) {
-                (None, Some(_)) => {
-                    found.push(conflict(&path, "it was created outside the transaction".into()));
-                }
-                (Some(ident), Some(stat)) if stat.ident != ident => {
-                    found.push(conflict(&path, "it was replaced outside the transaction".into()));
-                }
-                (Some(_), None) => {
-                    found.push(conflict(
-                        &path,
-                        "it was removed or renamed outside the transaction".into(),
-                    ));
-                }
-                (Some(_), Some(stat)) if stat.mount_root || stat.dev != view.nodes.base().dev() => {
-                    found.push(conflict(&path, "something is mounted on it".into()));
-                }
-                (Some(_), Some(_)) | (None, None) => {}
-            }
-        }
-    }
-    for (obj, object) in &st.delta.objects {
-        if !object.is_new()
-            && object.links < 0
-            && object.kind() == Kind::Dir
-            && let Some(path) = view.base_path(st, *obj)
-        {
-            found.extend(strangers(view, st, *obj, &path)?);
-        }
-    }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found.dedup_by(|a, b| a.path == b.path);
-    Ok(found)
-}
-
-/// Entries of a directory that is to be removed, which the transaction did not remove.
-fn strangers(
-    view: &View,
-    st: &State,
-    dir: ObjId,
-    path: &RelPath,
-) -> Result<Vec<Conflict>, Failure> {
-    let fd = view.nodes.dir(dir).map_err(|e| op_failed("open a directory", e))?;
-    let cells = st.delta.dirs.get(&dir);
-    let mut found = Vec::new();
-    for (bytes, ..) in base::list(fd.as_fd()).map_err(|e| io_at(path, &e))? {
-        let name = Name::new(&bytes).map_err(|e| io_at(path, &io::Error::other(e)))?;
-        if !cells.is_some_and(|c| c.contains_key(&name)) {
-            found.push(Conflict {
-                path: (&path.join(&name)).into(),
-                reason: "it was created outside in a directory that the transaction removes".into(),
-                generation: None,
-            });
-        }
-    }
-    Ok(found)
-}
-
-fn ident_of(st: &State, obj: ObjId) -> Option<Ident> {
+pub(super) fn ident_of(st: &State, obj: ObjId) -> Option<Ident> {
     match &st.delta.objects.get(&obj)?.origin {
         Origin::Base(bind) => Some(bind.print.ident),
         Origin::New(_) => None,
     }
-}
-
-/// A fingerprint with the time of status that our own taking back of a commit gave the object.
-#[must_use]
-pub fn with_our_stamp(print: &Fingerprint, restamped: &HashMap<u64, Fingerprint>) -> Fingerprint {
-    let mut print = print.clone();
-    if let Some(ours) = restamped.get(&print.ident.ino).filter(|p| p.ident == print.ident) {
-        print.ctime = print.ctime.max(ours.ctime);
-    }
-    print
-}
-
-/// Whether a file's inode leaves the base: it was given content, or lost its last name.
-fn is_displaced(object: &Object, now: &Stat) -> bool {
-    object.kind() == Kind::File
-        && (object.content.is_some() || i64::from(now.nlink) + object.links <= 0)
-}
-
-/// Whether somebody has a file open for writing, whose further writes would go into history. Where the
-/// system does not answer (a file of another user, a file system without leases) nothing is said.
-fn being_written(view: &View, st: &State, obj: ObjId) -> Result<Option<String>, Failure> {
-    let Ok(file) = view.base_file(st, obj) else { return Ok(None) };
-    let asked = sys::has_writer(file.as_fd()).map_err(|e| io_at(&RelPath::root(), &e))?;
-    Ok((asked == Some(true)).then(|| {
-        let pids = writers::of(file.as_fd());
-        let by = match &pids[..] {
-            [] => String::new(),
-            [pid] => format!(" by process {pid}"),
-            pids => {
-                let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-                format!(" by processes {}", pids.join(", "))
-            }
-        };
-        format!("it is open for writing outside{by}")
-    }))
 }
 
 /// What a base object was when the transaction first touched it.
@@ -215,40 +62,36 @@ fn seen_of(st: &State, obj: ObjId) -> Option<Seen> {
     }
 }
 
-/// Why an object is no longer as it was, if it is not.
-#[must_use]
-pub fn drifted(then: &Fingerprint, now: &Stat) -> Option<String> {
-    let mut what = Vec::new();
-    if (then.mode, then.uid, then.gid) != (now.mode, now.uid, now.gid) {
-        what.push("mode or owner");
-    }
-    if then.ident.kind != Kind::Dir {
-        if then.size != now.size || then.mtime != now.mtime {
-            what.push("content");
-        } else if then.nlink != now.nlink {
-            what.push("hard links");
-        } else if then.ctime != now.ctime && what.is_empty() {
-            what.push("status");
-        }
-    }
-    if what.is_empty() {
-        None
-    } else {
-        Some(format!("its {} changed outside the transaction", what.join(" and ")))
-    }
+/// What is known of a transaction when it is planned.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// The view.
+    pub view: &'a View,
+    /// Its state.
+    pub st: &'a State,
+    /// What its base objects are, as validation found them.
+    pub found: &'a HashMap<ObjId, Stat>,
+    /// What of them the transaction changed.
+    pub differs: &'a HashMap<ObjId, Differs>,
 }
 
 /// Builds the steps of a commit and makes everything ready in the staging directory that they place.
 ///
 /// # Errors
 /// If something cannot be made or copied; nothing has happened to the base then.
-pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prepared, Failure> {
+pub fn prepare(known: Known<'_>, allow_open_writers: bool) -> Result<Prepared, Failure> {
+    let Known { view, st, differs, .. } = known;
     let mut names = net::names(&st.delta);
     net::other_names(view, st, &mut names, false);
+    let workshop = Workshop { view, st, allow_open_writers };
+    let ready = workshop.all(&names, differs, |obj, names| known.is_in_place(obj, names))?;
     let mut planner = Planner {
+        known,
         view,
         st,
         names: &names,
+        workshop,
+        ready,
         whole: removed_whole(st, &names),
         paths: Paths::new(view, st),
         out: Prepared::default(),
@@ -258,7 +101,6 @@ pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prep
         meta: BTreeMap::new(),
         taken: HashSet::new(),
         exchanged_in: BTreeSet::new(),
-        allow_open_writers,
     };
     for (obj, names) in &names {
         planner.object(*obj, names)?;
@@ -266,6 +108,27 @@ pub fn prepare(view: &View, st: &State, allow_open_writers: bool) -> Result<Prep
     planner.root()?;
     planner.directories()?;
     Ok(planner.finish())
+}
+
+impl Known<'_> {
+    fn found(&self, obj: ObjId) -> Result<Stat, Failure> {
+        match self.found.get(&obj) {
+            Some(stat) => Ok(*stat),
+            None => match self.view.nodes.locate(obj) {
+                Ok(found) => Ok(found.stat),
+                Err(e) => Err(op_failed("find a base object", e)),
+            },
+        }
+    }
+
+    /// Whether an object with new content has names that are not known, outside the workspace perhaps:
+    /// then its own inode is written, so that its links stay one file.
+    fn is_in_place(&self, obj: ObjId, names: &Names) -> bool {
+        let known = names.lost.len() + names.kept.len();
+        self.found
+            .get(&obj)
+            .is_some_and(|stat| stat.ident.kind == Kind::File && stat.nlink as usize > known)
+    }
 }
 
 /// Directories that are removed with all they held: only the topmost moves.
@@ -317,9 +180,12 @@ fn removed_whole(st: &State, names: &BTreeMap<ObjId, Names>) -> Whole {
 }
 
 struct Planner<'a> {
+    known: Known<'a>,
     view: &'a View,
     st: &'a State,
     names: &'a BTreeMap<ObjId, Names>,
+    workshop: Workshop<'a>,
+    ready: HashMap<ObjId, Ready>,
     whole: Whole,
     paths: Paths<'a>,
     out: Prepared,
@@ -332,7 +198,6 @@ struct Planner<'a> {
     taken: HashSet<(ObjId, Name)>,
     /// Directories in which a name gets another inode, which moves their time though the view's stands.
     exchanged_in: BTreeSet<ObjId>,
-    allow_open_writers: bool,
 }
 
 impl Planner<'_> {
@@ -345,17 +210,15 @@ impl Planner<'_> {
             return self.leave(obj, names);
         }
         if object.is_new() {
-            return self.arrive(obj, object, names);
+            return self.arrive(obj, names);
         }
-        let differs = net::differs(self.view, self.st, obj, object)
-            .map_err(|e| op_failed("look at a staged file", e))?;
-        let stat = self.view.nodes.locate(obj).map_err(|e| op_failed("find a base file", e))?.stat;
-        let known = names.lost.len() + names.kept.len();
+        if self.ready.contains_key(&obj) {
+            return self.replace(obj, object, names);
+        }
+        let stat = self.known.found(obj)?;
+        let differs = self.known.differs.get(&obj).copied().unwrap_or_default();
         match object.content.filter(|_| differs.content) {
-            Some(slot) if object.kind() == Kind::File && stat.nlink as usize > known => {
-                self.rewrite(obj, object, names, slot, &stat)
-            }
-            Some(slot) => self.replace(obj, object, names, slot, &stat),
+            Some(slot) => self.rewrite(obj, object, names, slot, &stat),
             None => self.keep_inode(obj, object, names, &stat, differs.meta()),
         }
     }
@@ -368,9 +231,7 @@ impl Planner<'_> {
         let holds = match ident.kind {
             Kind::Dir if self.whole.topmost.contains(&obj) => {
                 // Nothing leaves it, so this is also the time that it comes back with.
-                let now =
-                    self.view.nodes.locate(obj).map_err(|e| op_failed("find a directory", e))?;
-                was.mtime = now.stat.mtime;
+                was.mtime = self.known.found(obj)?.mtime;
                 Holds::Same
             }
             Kind::Dir => Holds::Nothing,
@@ -403,9 +264,8 @@ impl Planner<'_> {
     }
 
     fn count_displaced(&mut self, dir: ObjId, name: &Name) {
-        if let Ok(fd) = self.view.nodes.dir(dir)
-            && let Ok(stat) = stat_at(fd.as_fd(), name.as_bytes())
-        {
+        let below = self.st.delta.dirs.get(&dir).and_then(|cells| cells.get(name)?.below);
+        if let Some(stat) = below.and_then(|obj| self.known.found.get(&obj)) {
             self.out.history_bytes += stat.blocks * 512;
         }
     }
@@ -428,12 +288,9 @@ impl Planner<'_> {
     }
 
     /// A new object gets its first names.
-    fn arrive(&mut self, obj: ObjId, object: &Object, names: &Names) -> Result<(), Failure> {
+    fn arrive(&mut self, obj: ObjId, names: &Names) -> Result<(), Failure> {
         let (at, path) = self.home(obj, names)?;
-        let meta = self.wanted_meta(obj).map_err(|e| io_at(&path, &e))?;
-        let (slot, copied) = self.make_ready(obj, object, &path)?;
-        let ident = self.finish_slot(slot, &meta).map_err(|e| io_at(&path, &e))?;
-        self.out.landed.insert(obj, Landed { ident, copied, at });
+        let Ready { slot, ident, meta, .. } = self.land(obj, at, &path)?;
         self.put(&names.gained, slot, ident)?;
         if ident.kind == Kind::Dir {
             let at = Place { path: path.clone(), parent_ino: 0 };
@@ -443,93 +300,14 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The inode that a new object will have, in a slot. A file that somebody may be writing lands as a
-    /// copy: what a foreign writer holds must never be in the base.
-    fn make_ready(
-        &mut self,
-        obj: ObjId,
-        object: &Object,
-        path: &RelPath,
-    ) -> Result<(SlotId, bool), Failure> {
-        let staging = &self.st.staging;
-        let made = |r: rustix::io::Result<()>| r.map_err(|e| io_at(path, &e.into()));
-        let special = |kind, rdev| {
-            let slot = staging.next_slot();
-            made(rustix::fs::mknodat(
-                staging.dir(),
-                slot.to_string(),
-                kind,
-                Mode::RUSR | Mode::WUSR,
-                rdev,
-            ))?;
-            Ok((slot, false))
-        };
-        match &object.origin {
-            Origin::New(None) => {
-                let slot = staging.next_slot();
-                made(rustix::fs::mkdirat(staging.dir(), slot.to_string(), Mode::RWXU))?;
-                Ok((slot, false))
-            }
-            Origin::New(Some(node)) => match node {
-                NewNode::File { slot } => {
-                    self.landing_file(obj, object.content.unwrap_or(*slot), path)
-                }
-                NewNode::Symlink { target } => {
-                    let slot = staging.next_slot();
-                    let target = std::ffi::CString::new(target.clone())
-                        .map_err(|e| io_at(path, &io::Error::other(e)))?;
-                    made(rustix::fs::symlinkat(target, staging.dir(), slot.to_string()))?;
-                    Ok((slot, false))
-                }
-                NewNode::Fifo => special(FileType::Fifo, 0),
-                NewNode::Socket => special(FileType::Socket, 0),
-                NewNode::Char { rdev } => special(FileType::CharacterDevice, *rdev),
-                NewNode::Block { rdev } => special(FileType::BlockDevice, *rdev),
-            },
-            Origin::Base(_) => Err(lost_way(obj)),
+    /// Takes the inode that was made ready for an object.
+    fn land(&mut self, obj: ObjId, at: (ObjId, Name), path: &RelPath) -> Result<Ready, Failure> {
+        let ready = self.ready.remove(&obj).ok_or_else(|| lost_way(obj))?;
+        if ready.written {
+            self.out.copied.push(path.clone());
         }
-    }
-
-    /// The slot whose inode lands for a staged file: its own, or that of a copy.
-    fn landing_file(
-        &mut self,
-        obj: ObjId,
-        slot: SlotId,
-        path: &RelPath,
-    ) -> Result<(SlotId, bool), Failure> {
-        let staging = &self.st.staging;
-        let fail = |e: io::Error| io_at(path, &e);
-        let held = self.view.handles.open_file(obj).is_some_and(|f| f.is_passthrough());
-        let file = staging.file(slot, false).map_err(fail)?;
-        let written = held || sys::may_have_writer(file.as_fd()).map_err(fail)?;
-        // A second slot, of a mark that was set while it was open, would count as a link.
-        if !written && base::stat_fd(file.as_fd()).map_err(fail)?.nlink == 1 {
-            return Ok((slot, false));
-        }
-        for _ in 0..3 {
-            file.sync_all().map_err(fail)?;
-            let before = base::stat_fd(file.as_fd()).map_err(fail)?;
-            let (copy, to) = staging.create().map_err(fail)?;
-            copy_content(&file, &to).map_err(fail)?;
-            let after = base::stat_fd(file.as_fd()).map_err(fail)?;
-            let still =
-                (before.size, before.mtime, before.ctime) == (after.size, after.mtime, after.ctime);
-            if still || self.allow_open_writers {
-                if written {
-                    self.out.copied.push(path.clone());
-                }
-                return Ok((copy, true));
-            }
-            staging.remove(copy).map_err(fail)?;
-        }
-        Err(Failure::new(
-            Code::Busy,
-            format!(
-                "\"{}\" is being written and did not hold still",
-                path.as_bytes().escape_ascii()
-            ),
-        )
-        .hint("txfs commit --wait 10, or --allow-open-writers to take it as it is"))
+        self.out.landed.insert(obj, Landed { ident: ready.ident, copied: ready.copied, at });
+        Ok(ready)
     }
 
     /// A name that an object has in the end, and its path.
@@ -539,41 +317,11 @@ impl Planner<'_> {
         Ok((at.clone(), path))
     }
 
-    /// Metadata that an object shall have in the base.
-    fn wanted_meta(&self, obj: ObjId) -> io::Result<Meta> {
-        let (attr, _) = self.view.attr(self.st, obj)?;
-        let xattrs = self.view.xattrs(self.st, obj)?;
-        Ok(Meta {
-            mode: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-            atime: Some(attr.atime),
-            mtime: attr.mtime,
-            xattrs: Some(xattrs),
-        })
-    }
-
-    fn finish_slot(&self, slot: SlotId, meta: &Meta) -> io::Result<Ident> {
-        let fd = open_child(self.st.staging.dir(), slot.to_string().as_bytes())?;
-        let stat = base::stat_fd(fd.as_fd())?;
-        put_meta(fd.as_fd(), &stat, meta)?;
-        Ok(stat.ident)
-    }
-
     /// A base file got new content, and all its names are known: the new inode goes under all of them.
-    fn replace(
-        &mut self,
-        obj: ObjId,
-        object: &Object,
-        names: &Names,
-        slot: SlotId,
-        stat: &Stat,
-    ) -> Result<(), Failure> {
+    fn replace(&mut self, obj: ObjId, object: &Object, names: &Names) -> Result<(), Failure> {
         let (at, path) = self.home(obj, names)?;
-        let meta = self.wanted_meta(obj).map_err(|e| io_at(&path, &e))?;
-        let (slot, copied) = self.landing_file(obj, slot, &path)?;
-        let ident = self.finish_slot(slot, &meta).map_err(|e| io_at(&path, &e))?;
-        self.out.landed.insert(obj, Landed { ident, copied, at });
+        let Ready { slot, ident, .. } = self.land(obj, at, &path)?;
+        let blocks = self.known.found(obj)?.blocks;
         let Origin::Base(bind) = &object.origin else { return Err(lost_way(obj)) };
         let old = bind.print.ident;
         let was = Seen { size: bind.print.size, mtime: bind.print.mtime };
@@ -590,7 +338,7 @@ impl Planner<'_> {
             let at = self.new_place(*dir, name)?;
             self.exchanged_in.insert(*dir);
             self.place.push(Step::Exchange { slot: held, at, new: ident, old, was: Some(was) });
-            self.out.history_bytes += stat.blocks * 512;
+            self.out.history_bytes += blocks * 512;
         }
         match slot {
             Some(slot) => self.put(&names.gained, slot, ident),
@@ -649,7 +397,7 @@ impl Planner<'_> {
             names.kept.first().or(names.gained.first()).ok_or_else(|| lost_way(obj))?;
         let at = self.new_place(*dir, name)?;
         let before = self.meta_now(obj, stat, true).map_err(fail)?;
-        let after = self.wanted_meta(obj).map_err(fail)?;
+        let after = self.workshop.wanted_meta(obj).map_err(fail)?;
         let was = seen_of(self.st, obj);
         self.place.push(Step::Rewrite { at: at.clone(), ident, content: held, preimage, was });
         self.meta.insert(at.path.clone(), Step::SetMeta { at, ident, before, after });
@@ -693,7 +441,7 @@ impl Planner<'_> {
             let with_xattrs = !object.xattrs.is_empty();
             let fail = |e: io::Error| io_at(&at.path, &e);
             let before = self.meta_now(obj, stat, with_xattrs).map_err(fail)?;
-            let mut after = self.wanted_meta(obj).map_err(fail)?;
+            let mut after = self.workshop.wanted_meta(obj).map_err(fail)?;
             if !with_xattrs {
                 after.xattrs = None;
             }
@@ -770,8 +518,7 @@ impl Planner<'_> {
 
     fn root(&mut self) -> Result<(), Failure> {
         let Some(object) = self.st.delta.objects.get(&ObjId::ROOT) else { return Ok(()) };
-        let differs = net::differs(self.view, self.st, ObjId::ROOT, object)
-            .map_err(|e| op_failed("look at the root", e))?;
+        let differs = self.known.differs.get(&ObjId::ROOT).copied().unwrap_or_default();
         let entries = self.st.delta.dirs.contains_key(&ObjId::ROOT)
             || self.exchanged_in.contains(&ObjId::ROOT);
         if !differs.any() && !entries {
@@ -798,10 +545,10 @@ impl Planner<'_> {
     }
 
     fn set_dir_meta(&mut self, dir: ObjId, path: RelPath, xattrs: bool) -> Result<(), Failure> {
-        let stat = self.view.nodes.locate(dir).map_err(|e| op_failed("find a directory", e))?.stat;
+        let stat = self.known.found(dir)?;
         let fail = |e: io::Error| io_at(&path, &e);
         let before = self.meta_now(dir, &stat, xattrs).map_err(fail)?;
-        let mut after = self.wanted_meta(dir).map_err(fail)?;
+        let mut after = self.workshop.wanted_meta(dir).map_err(fail)?;
         if !xattrs {
             after.xattrs = None;
         }
@@ -829,6 +576,6 @@ pub fn order(evacuate: &mut [Step], place: &mut [Step], link: &mut [Step]) {
     link.sort_by_cached_key(path);
 }
 
-fn lost_way(obj: ObjId) -> Failure {
+pub(super) fn lost_way(obj: ObjId) -> Failure {
     Failure::new(Code::Internal, format!("object {obj} has no path")).hint("txfs doctor")
 }

@@ -12,8 +12,9 @@ use txfs_journal::{
     Place, RelPath, Seen, SlotId, Step, Timestamp,
 };
 
-use super::planner::{drifted, order};
+use super::planner::order;
 use super::store::Store;
+use super::validate::drifted;
 use crate::base::mutate::spot;
 use crate::base::{self, Base};
 use crate::proto::{Code, Conflict, Failure};

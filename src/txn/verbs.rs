@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use txfs_journal::{Generation, GenerationHead, JournalError, Plan, Step, TxnHead, TxnState};
 
 use super::failpoint::failpoint;
+use super::planner::Known;
+use super::validate::{Validated, validate};
 use super::workspace::{MAIN, Workspace, journal_failed};
 use super::{net, planner, rebase, undo, writers};
 use crate::proto::{
@@ -77,7 +79,7 @@ impl Workspace {
             let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
             let lines = net::lines(&view, &cut.st, &changes).map_err(op("read the changes"))?;
             let drift = if cut.st.layers.is_empty() {
-                planner::validate(&view, &cut.st, &self.restamped()?)?
+                validate(&view, &cut.st, &self.restamped()?)?.conflicts
             } else {
                 Vec::new()
             };
@@ -153,9 +155,10 @@ impl Workspace {
         let mut cut = view.cut();
         // What changes outside from here on is newer than the plan.
         let time = now();
-        let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
+        let differs = net::differences(&view, &cut.st).map_err(op("read the changes"))?;
+        let changes = net::changes_with(&view, &cut.st, &differs);
         let counts = net::tally(&changes);
-        let conflicts = planner::validate(&view, &cut.st, &self.restamped()?)?;
+        let Validated { conflicts, found } = validate(&view, &cut.st, &self.restamped()?)?;
         if !conflicts.is_empty() {
             return Err(Failure::new(
                 Code::Drift,
@@ -178,7 +181,8 @@ impl Workspace {
             ));
         }
         failpoint("commit.prepare");
-        let prepared = planner::prepare(&view, &cut.st, options.allow_open_writers)?;
+        let known = Known { view: &view, st: &cut.st, found: &found, differs: &differs };
+        let prepared = planner::prepare(known, options.allow_open_writers)?;
         if prepared.history_bytes > KEEP_BYTES && options.history == HistoryChoice::Ask {
             return Err(Failure::new(
                 Code::NeedsAcknowledgement,
@@ -444,11 +448,11 @@ impl Workspace {
         })?;
         // What changes outside from here on is newer than the plan.
         let time = now();
-        let known = self.known_states()?;
         let mut steps: Vec<Step> = Vec::new();
-        let mut held = self.held()?;
         let net = undo::without_pairs(chosen, |g| self.journal.generation_head(g));
-        for generation in net.map_err(|e| journal_failed(&e))? {
+        let net = net.map_err(|e| journal_failed(&e))?;
+        let (mut held, known) = self.left_since(net.last().copied().unwrap_or(head.base.next()))?;
+        for generation in net {
             let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
             let is_first = steps.is_empty();
             if !is_first {

@@ -457,17 +457,31 @@ impl Workspace {
         })
     }
 
-    /// Where all generations left things, for whoever looks for what an older one displaced.
-    pub(super) fn held(&self) -> Result<super::undo::Held, Failure> {
+    /// Where the generations from one on left things, and in what state, by inode, they left what is in the
+    /// base. What a generation displaced is in its own slots or in those of later ones, and what it placed is
+    /// on its record: an undo need not know what came before the oldest that it takes back.
+    pub(super) fn left_since(
+        &self,
+        first: Generation,
+    ) -> Result<(super::undo::Held, HashMap<u64, Fingerprint>), Failure> {
+        let failed = |e: JournalError| journal_failed(&e);
+        let restamped = self.restamped()?;
         let mut held = super::undo::Held::default();
-        for generation in self.journal.generations().map_err(|e| journal_failed(&e))? {
-            let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
+        let mut known = HashMap::new();
+        let all = self.journal.generations().map_err(failed)?;
+        for generation in all.into_iter().filter(|g| *g >= first) {
+            let record = self.journal.generation(generation).map_err(failed)?;
             held.remember(generation, &record.plan.steps);
             for step in &record.plan.steps {
                 self.remember_move(generation, step);
             }
+            if !record.pruned {
+                known.extend(record.after.iter().map(|(_, print)| {
+                    (print.ident.ino, super::validate::with_our_stamp(print, &restamped))
+                }));
+            }
         }
-        Ok(held)
+        Ok((held, known))
     }
 
     fn remember_move(&self, generation: Generation, step: &Step) {
@@ -554,22 +568,6 @@ impl Workspace {
     /// Whether a plain mount of a transaction's view is noted.
     pub fn has_mount(&self, name: &str) -> bool {
         self.lock().get(name).is_some_and(|txn| txn.mount.is_some())
-    }
-    /// Everything that the journal knows of the newest state of each inode that generations left.
-    pub(super) fn known_states(&self) -> Result<HashMap<u64, Fingerprint>, Failure> {
-        let failed = |e: JournalError| journal_failed(&e);
-        let restamped = self.restamped()?;
-        let mut known = HashMap::new();
-        for generation in self.journal.generations().map_err(failed)? {
-            let head = self.journal.generation_head(generation).map_err(failed)?;
-            if head.pruned {
-                continue;
-            }
-            for (_, print) in self.journal.generation(generation).map_err(failed)?.after {
-                known.insert(print.ident.ino, super::planner::with_our_stamp(&print, &restamped));
-            }
-        }
-        Ok(known)
     }
 
     pub(super) fn finish_abort(&self, head: &TxnHead) -> Result<(), Failure> {
