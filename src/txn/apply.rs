@@ -107,6 +107,8 @@ pub(super) struct Apply<'a> {
     last_read: Option<(Generation, Arc<OwnedFd>)>,
     /// Where a slot's content goes in the end, for steps that an earlier run did.
     landing: HashMap<SlotId, &'a Place>,
+    /// Bytes on disk of files that this run displaced.
+    weights: HashMap<SlotId, u64>,
 }
 
 /// The end of the segment that a step is in: its barrier, or the end of the plan.
@@ -116,7 +118,7 @@ pub(super) fn segment_end(steps: &[Step], from: usize) -> usize {
 }
 
 /// Applies a plan, from after its last barrier passed. `fresh` says that no run before this one can
-/// have begun it.
+/// have begun it. Answers the bytes on disk of files that this run displaced, by slot.
 ///
 /// # Errors
 /// At the first step that cannot be done; what was done before stays done.
@@ -126,7 +128,7 @@ pub fn apply(
     journal: &Journal,
     seal: &Sealed,
     fresh: bool,
-) -> Result<(), Halt> {
+) -> Result<HashMap<SlotId, u64>, Halt> {
     failpoint("apply.begin");
     let steps = &seal.plan().steps;
     let passed = progress(journal, seal).map_err(|why| Halt { why, reached: 0 })?;
@@ -149,7 +151,7 @@ pub fn apply(
     }
     store.sync().map_err(|e| Halt { why: io_at_root(e), reached: steps.len() })?;
     failpoint("apply.synced");
-    Ok(())
+    Ok(run.weights)
 }
 
 pub(super) fn io_at_root(cause: io::Error) -> Stopped {
@@ -273,6 +275,7 @@ impl<'a> Apply<'a> {
             parent: None,
             last_read: None,
             landing: landings(&plan.steps),
+            weights: HashMap::new(),
         })
     }
 
@@ -434,6 +437,7 @@ impl<'a> Apply<'a> {
             return outside(WRITTEN);
         }
         if now.ident.kind != Kind::Dir {
+            self.weights.insert(leaving.slot, now.blocks * 512);
             return Ok(());
         }
         match leaving.holds {
@@ -532,7 +536,7 @@ impl<'a> Apply<'a> {
     ) -> Result<(), StepError> {
         let held = self.slot(slot);
         match held.ident()? {
-            Some(there) if there == *old => return self.check_displaced(&held, was),
+            Some(there) if there == *old => return self.check_displaced(slot, was),
             Some(there) if there == *new => {}
             Some(_) | None => return outside("the staged file is gone"),
         }
@@ -559,16 +563,21 @@ impl<'a> Apply<'a> {
         mutate::exchange(self.seal, &held, &place, new.kind)?;
         self.moved(new.kind);
         self.moved(old.kind);
-        let checked = self.check_displaced(&held, was);
+        let checked = self.check_displaced(slot, was);
         if checked.is_err() {
             mutate::exchange(self.seal, &held, &place, new.kind)?;
         }
         checked
     }
 
-    fn check_displaced(&self, held: &Spot, was: Option<&Seen>) -> Result<(), StepError> {
+    fn check_displaced(&mut self, slot: SlotId, was: Option<&Seen>) -> Result<(), StepError> {
+        let held = self.slot(slot);
         let now = base::stat_at(held.dir.as_fd(), &held.name)?;
-        if was_written(was, &now) { outside(WRITTEN) } else { Ok(()) }
+        if was_written(was, &now) {
+            return outside(WRITTEN);
+        }
+        self.weights.insert(slot, now.blocks * 512);
+        Ok(())
     }
 
     fn link(&mut self, existing: &Place, to: &Place, ident: &Ident) -> Result<(), StepError> {

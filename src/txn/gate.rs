@@ -35,16 +35,18 @@ impl Workspace {
         entries: u64,
         fresh: bool,
     ) -> Result<GenerationRecord, Failure> {
-        if let Err(halt) = apply::apply(&self.base, &self.store, &self.journal, &sealed, fresh) {
-            return Err(self.stopped(sealed, &halt, fresh));
-        }
+        let applied = apply::apply(&self.base, &self.store, &self.journal, &sealed, fresh);
+        let weights = match applied {
+            Ok(weights) => weights,
+            Err(halt) => return Err(self.stopped(sealed, &halt, fresh)),
+        };
         let after = prints::fingerprints(&self.base, &sealed)
             .map_err(|e| self.fenced(io_failed("read what was committed", &e)))?;
         failpoint("apply.recorded");
         let plan = sealed.plan().clone();
         let entries = if entries == 0 { count_entries(&plan.steps) } else { entries };
         let mut record = GenerationRecord { plan, after, history_bytes: 0, entries, pruned: false };
-        record.history_bytes = self.store.slot_bytes(&record.plan);
+        record.history_bytes = self.store.slot_bytes(&record.plan, &weights);
         self.journal.publish(sealed, &record).map_err(|e| self.fenced(journal_failed(&e)))?;
         failpoint("commit.published");
         let mut fetched_from: Vec<Generation> = Vec::new();

@@ -1,5 +1,6 @@
 //! The store on disk: `WORKSPACE/.txfs` or another directory that a rename reaches.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
-use txfs_journal::{Generation, TxnId};
+use txfs_journal::{Generation, SlotId, TxnId};
 
 use crate::base::{self, Base};
 use crate::proto::{Code, Failure};
@@ -344,10 +345,20 @@ impl Store {
         entries.flatten().map(|e| disk_bytes(&e.path())).sum()
     }
 
-    /// Bytes on disk of what a plan displaced into the history of its generation.
+    /// Bytes on disk of what a plan displaced into the history of its generation. Files whose bytes are
+    /// known need not be looked at.
     #[must_use]
-    pub fn slot_bytes(&self, plan: &txfs_journal::Plan) -> u64 {
-        self.bytes_of_files(&format!("history/{}", plan.generation))
+    pub fn slot_bytes(&self, plan: &txfs_journal::Plan, known: &HashMap<SlotId, u64>) -> u64 {
+        let dir = self.path.join("history").join(plan.generation.to_string());
+        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+        let weigh = |entry: std::fs::DirEntry| {
+            let slot = entry.file_name().to_str().and_then(|n| n.parse().ok()).map(SlotId);
+            match slot.and_then(|slot| known.get(&slot)) {
+                Some(bytes) => *bytes,
+                None => disk_bytes(&entry.path()),
+            }
+        };
+        entries.flatten().map(weigh).sum()
     }
 
     /// Writes everything of the store's file system to the disk.
