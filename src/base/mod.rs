@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
@@ -91,6 +91,20 @@ pub struct Base {
     handles: bool,
     moved: RwLock<HashMap<u64, Whereabouts>>,
     left: RwLock<Left>,
+    /// Where later generations took what was in a slot.
+    fetched: RwLock<HashMap<(Generation, SlotId), (Generation, SlotId)>>,
+    /// Moves begun and ended: odd while one is under way.
+    moves: AtomicU64,
+}
+
+/// A move of something in the base is under way as long as this lives.
+#[derive(Debug)]
+pub struct Moving<'a>(&'a Base);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.moves.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// Directories that left their paths, with all that was in them.
@@ -120,7 +134,16 @@ impl Base {
             .is_ok()
             && std::env::var_os("TXFS_NO_HANDLES").is_none();
         let path = path.canonicalize()?;
-        Ok(Base { root, path, stat, handles, moved: RwLock::default(), left: RwLock::default() })
+        Ok(Base {
+            root,
+            path,
+            stat,
+            handles,
+            moved: RwLock::default(),
+            left: RwLock::default(),
+            fetched: RwLock::default(),
+            moves: AtomicU64::new(0),
+        })
     }
 
     /// The root.
@@ -183,6 +206,45 @@ impl Base {
     #[must_use]
     pub fn whereabouts(&self, ino: u64) -> Option<Whereabouts> {
         self.moved.read().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned()
+    }
+
+    /// Says that something is about to be moved. One thread at a time moves: the one that applies a plan.
+    pub fn moving(&self) -> Moving<'_> {
+        self.moves.fetch_add(1, Ordering::Release);
+        Moving(self)
+    }
+
+    /// Looks for something until it is found, or nothing was moved while it was looked for: what a plan moves is
+    /// for a moment neither where it was nor where it is said to be.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub fn search<T, E>(
+        &self,
+        mut look: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        loop {
+            let before = self.moves.load(Ordering::Acquire);
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if before.is_multiple_of(2) && before == self.moves.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Remembers that what is in a slot goes into one of a later generation. To be called before it does.
+    pub fn fetches(&self, from: (Generation, SlotId), to: (Generation, SlotId)) {
+        self.fetched.write().unwrap_or_else(PoisonError::into_inner).insert(from, to);
+    }
+
+    /// Where a later generation took what was in a slot.
+    #[must_use]
+    pub fn fetched(&self, from: (Generation, SlotId)) -> Option<(Generation, SlotId)> {
+        self.fetched.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied()
     }
 
     /// Remembers that a directory goes from a path to a slot.

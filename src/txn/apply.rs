@@ -118,7 +118,8 @@ pub(super) fn segment_end(steps: &[Step], from: usize) -> usize {
 }
 
 /// Applies a plan, from after its last barrier passed. `fresh` says that no run before this one can
-/// have begun it. Answers the bytes on disk of files that this run displaced, by slot.
+/// have begun it. `hide` is called once before the first step, when everything is in its slot. Answers the bytes on
+/// disk of files that this run displaced, by slot.
 ///
 /// # Errors
 /// At the first step that cannot be done; what was done before stays done.
@@ -128,6 +129,7 @@ pub fn apply(
     journal: &Journal,
     seal: &Sealed,
     fresh: bool,
+    hide: impl FnOnce(),
 ) -> Result<HashMap<SlotId, u64>, Halt> {
     failpoint("apply.begin");
     let steps = &seal.plan().steps;
@@ -137,6 +139,7 @@ pub fn apply(
     let mut run =
         Apply::new(base, store, seal).map_err(|e| Halt { why: io_at_root(e), reached: 0 })?;
     failpoint("apply.history");
+    hide();
     for (n, step) in steps.iter().enumerate().skip(passed) {
         let halt = |why| Halt { why, reached: reached(n) };
         if matches!(step, Step::Barrier) {
@@ -341,6 +344,7 @@ impl<'a> Apply<'a> {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), StepError> {
+        let _moving = self.base.moving();
         match step {
             Step::Fetch { from, from_slot, slot, ident } => {
                 self.fetch((*from, *from_slot), *slot, ident)
@@ -379,6 +383,7 @@ impl<'a> Apply<'a> {
         let source = Spot { dir: self.older(from)?, name: from_slot.to_string().into_bytes() };
         if source.holds(ident)? {
             self.base.moves(ident.ino, Whereabouts::Slot(self.generation, slot));
+            self.base.fetches((from, from_slot), (self.generation, slot));
             return Ok(mutate::rename(self.seal, &source, &to, ident.kind)?);
         }
         if to.holds(ident)? || self.has_landed(slot, ident)? {

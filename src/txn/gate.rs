@@ -1,14 +1,16 @@
 //! The one way in which a generation comes to be: seal, apply, record, publish.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use txfs_journal::{Fingerprint, Generation, GenerationRecord, Plan, Sealed, Step};
+use txfs_journal::{Fingerprint, Generation, GenerationRecord, Plan, Sealed, Step, TxnId};
 
 use super::apply::{self, Halt, Stopped};
 use super::failpoint::failpoint;
 use super::workspace::{Workspace, io_failed, journal_failed};
 use super::{prints, rollback};
 use crate::proto::{Code, Conflict, Failure};
+use crate::view::{Layer, View};
 
 /// The setting that holds what was restamped.
 const RESTAMPED: &str = "restamped";
@@ -35,7 +37,13 @@ impl Workspace {
         entries: u64,
         fresh: bool,
     ) -> Result<GenerationRecord, Failure> {
-        let applied = apply::apply(&self.base, &self.store, &self.journal, &sealed, fresh);
+        let hide = || {
+            let layer = Arc::new(Layer::pending(sealed.plan(), &self.base));
+            for view in self.views_but(sealed.plan().txn) {
+                view.push_layer(Arc::clone(&layer));
+            }
+        };
+        let applied = apply::apply(&self.base, &self.store, &self.journal, &sealed, fresh, hide);
         let weights = match applied {
             Ok(weights) => weights,
             Err(halt) => return Err(self.stopped(sealed, &halt, fresh)),
@@ -61,6 +69,17 @@ impl Workspace {
             self.refresh_history_bytes(generation);
         }
         Ok(record)
+    }
+
+    /// The views that exist but that of one transaction, which its commit has stopped.
+    fn views_but(&self, txn: TxnId) -> Vec<Arc<View>> {
+        let txns = self.lock();
+        txns.values().filter(|t| t.head.id != txn).filter_map(|t| t.view.clone()).collect()
+    }
+
+    /// All views that exist.
+    pub(super) fn views(&self) -> Vec<Arc<View>> {
+        self.lock().values().filter_map(|txn| txn.view.clone()).collect()
     }
 
     fn refresh_history_bytes(&self, generation: Generation) {
@@ -142,6 +161,9 @@ impl Workspace {
             let bytes = txfs_journal::codec::encode(&prints);
             self.journal.set_meta(RESTAMPED, &bytes).map_err(|e| e.to_string())?;
             failpoint("rollback.restamped");
+        }
+        for view in self.views_but(plan.txn) {
+            view.drop_layer(plan.generation);
         }
         self.store.unmake_history(plan.txn, plan.generation).map_err(|e| e.to_string())?;
         failpoint("rollback.staged");

@@ -88,6 +88,7 @@ impl Apply<'_> {
         step: &Step,
         sources: &HashMap<SlotId, Source<'_>>,
     ) -> Result<(), StepError> {
+        let _moving = self.base.moving();
         match step {
             Step::Barrier => Ok(()),
             Step::Fetch { from, from_slot, slot, ident } => {

@@ -138,11 +138,10 @@ impl Workspace {
         let view = self.view(name, uid)?;
         if options.rebase {
             self.rebase(name, uid, options.dry_run)?;
-        }
-        let may_be_stale = options.rebase && options.dry_run;
-        if !may_be_stale {
+        } else {
             self.check_fresh(&view, name, uid)?;
         }
+        let may_be_stale = options.rebase && options.dry_run;
         wait_for_writers(&view, options.wait);
         drain(&view)?;
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +212,7 @@ impl Workspace {
             })
             .map_err(|e| self.fenced(e))?;
         drop(cut);
-        self.after_generation(&record, name);
+        self.after_generation(&record);
         tell(&view, forget);
         failpoint("commit.cleanup");
         let pruned = self.apply_limits(KEEP_GENERATIONS, options.history)?;
@@ -341,15 +340,11 @@ impl Workspace {
         Ok(Fresh { writer, staging: Arc::new(staging), generation: head.base })
     }
 
-    /// All other views go on showing their own generation.
-    fn after_generation(&self, record: &txfs_journal::GenerationRecord, but: &str) {
-        let layer = Arc::new(Layer::new(record));
-        for txn in self.lock().values() {
-            if txn.head.name != but
-                && let Some(view) = &txn.view
-            {
-                view.push_layer(Arc::clone(&layer));
-            }
+    /// All views of older generations go on showing their own.
+    fn after_generation(&self, record: &txfs_journal::GenerationRecord) {
+        let layer = Arc::new(Layer::new(&record.plan));
+        for view in self.views() {
+            view.push_layer(Arc::clone(&layer));
         }
         if let Err(e) = self.journal.forget(record.plan.txn) {
             log::warn!("{e}");
@@ -490,7 +485,7 @@ impl Workspace {
         };
         let record = self.publish(plan, entries, "undo.sealed")?;
         let generation = record.plan.generation;
-        self.after_generation(&record, "");
+        self.after_generation(&record);
         self.apply_limits(KEEP_GENERATIONS, HistoryChoice::Keep)?;
         Ok(UndoReply {
             generation: generation.0,

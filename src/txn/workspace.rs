@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use txfs_journal::{Fingerprint, Generation, Journal, JournalError, Kind, Step, TxnHead, TxnState};
+use txfs_journal::{
+    Fingerprint, Generation, Journal, JournalError, Kind, Plan, Step, TxnHead, TxnState,
+};
 
 use super::failpoint::failpoint;
 use super::store::Store;
@@ -431,10 +433,8 @@ impl Workspace {
         let live = self.live()?;
         while generation <= live {
             let record = self.journal.generation(generation).map_err(failed)?;
-            for step in &record.plan.steps {
-                self.remember_move(generation, step);
-            }
-            layers.push(Arc::new(Layer::new(&record)));
+            self.remember_moves(&record.plan);
+            layers.push(Arc::new(Layer::new(&record.plan)));
             generation = generation.next();
         }
         let staging =
@@ -472,9 +472,7 @@ impl Workspace {
         for generation in all.into_iter().filter(|g| *g >= first) {
             let record = self.journal.generation(generation).map_err(failed)?;
             held.remember(generation, &record.plan.steps);
-            for step in &record.plan.steps {
-                self.remember_move(generation, step);
-            }
+            self.remember_moves(&record.plan);
             if !record.pruned {
                 known.extend(record.after.iter().map(|(_, print)| {
                     (print.ident.ino, super::validate::with_our_stamp(print, &restamped))
@@ -484,10 +482,19 @@ impl Workspace {
         Ok((held, known))
     }
 
+    /// Says where a generation took things. In between they are said to be where they no longer are.
+    fn remember_moves(&self, plan: &Plan) {
+        let _moving = self.base.moving();
+        for step in &plan.steps {
+            self.remember_move(plan.generation, step);
+        }
+    }
+
     fn remember_move(&self, generation: Generation, step: &Step) {
         match step {
-            Step::Fetch { slot, ident, .. } => {
+            Step::Fetch { from, from_slot, slot, ident } => {
                 self.base.moves(ident.ino, Whereabouts::Slot(generation, *slot));
+                self.base.fetches((*from, *from_slot), (generation, *slot));
             }
             Step::Evacuate { from, slot, ident, .. } => {
                 self.base.moves(ident.ino, Whereabouts::Slot(generation, *slot));

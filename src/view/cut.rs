@@ -77,10 +77,20 @@ impl View {
             .collect()
     }
 
-    /// Another transaction became a generation: this view goes on showing its own.
+    /// A later generation comes or has come to be: this view goes on showing its own. A layer of the same
+    /// generation is replaced.
     pub fn push_layer(&self, layer: Arc<Layer>) {
         let mut st = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        st.layers.push(layer);
+        if st.generation < layer.generation {
+            st.layers.retain(|l| l.generation != layer.generation);
+            st.layers.push(layer);
+        }
+    }
+
+    /// A generation that was being applied does not come to be.
+    pub fn drop_layer(&self, generation: Generation) {
+        let mut st = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        st.layers.retain(|l| l.generation != generation);
     }
 
     /// The path of an object in the base, as of the transaction's generation; `None` for new ones.

@@ -2,10 +2,13 @@
 //! view goes on showing its own generation.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 
 use txfs_journal::{
-    Generation, GenerationRecord, Ident, Kind, Meta, Name, Place, SlotId, Step, Timestamp,
+    Generation, Ident, Kind, Meta, Name, Place, Plan, RelPath, SlotId, Step, Timestamp,
 };
+
+use crate::base::{self, Base};
 
 /// What a name meant before: an inode and, if it is in the generation's history, its slot.
 pub type Was = Option<(Ident, Option<SlotId>)>;
@@ -32,6 +35,8 @@ pub struct Before {
     pub links: i64,
     /// A copy of its content, if that was rewritten in place.
     pub content: Option<SlotId>,
+    /// All its links, as long as the generation is being applied and its inode has some of both.
+    pub all_links: Option<u32>,
     /// More changed than a directory's time; the number of its links, for one.
     binding: bool,
 }
@@ -39,14 +44,45 @@ pub struct Before {
 impl Layer {
     /// The layer of a generation.
     #[must_use]
-    pub fn new(record: &GenerationRecord) -> Layer {
-        let mut layer = Layer {
-            generation: record.plan.generation,
-            names: HashMap::new(),
-            objects: HashMap::new(),
-        };
-        for step in &record.plan.steps {
+    pub fn new(plan: &Plan) -> Layer {
+        let mut layer =
+            Layer { generation: plan.generation, names: HashMap::new(), objects: HashMap::new() };
+        for step in &plan.steps {
             layer.add(step);
+        }
+        layer
+    }
+
+    /// The layer of a generation of which no step was done yet, for while it is applied: it is right before,
+    /// between and after the steps.
+    #[must_use]
+    pub fn pending(plan: &Plan, base: &Base) -> Layer {
+        let mut layer = Layer::new(plan);
+        for step in &plan.steps {
+            let counted = match step {
+                Step::Evacuate { from: at, ident, .. } | Step::Place { to: at, ident, .. } => {
+                    (ident.kind == Kind::Dir).then(|| at.path.split()).flatten().map(|(up, _)| up)
+                }
+                Step::Exchange { at, .. } => at.path.split().map(|(up, _)| up),
+                Step::Link { existing: at, .. } | Step::Unlink { from: at, .. } => {
+                    Some(at.path.clone())
+                }
+                Step::Fetch { .. }
+                | Step::Rewrite { .. }
+                | Step::SetMeta { .. }
+                | Step::Barrier => None,
+            };
+            // What cannot be looked at is no link that a view shows.
+            let stat = |path: RelPath| {
+                let fd = base.open_path(&path)?;
+                base::stat_fd(fd.as_fd())
+            };
+            if let Some(stat) = counted.and_then(|path| stat(path).ok())
+                && let Some(object) = layer.objects.get_mut(&stat.ident.ino)
+                && object.links != 0
+            {
+                object.all_links = Some(stat.nlink);
+            }
         }
         layer
     }

@@ -418,27 +418,30 @@ impl Nodes {
     /// As [`Nodes::dir`].
     pub fn open(&self, obj: ObjId) -> OpResult<OwnedFd> {
         let wanted = self.get(obj).ok_or(Errno::STALE)?.ident;
-        for _ in 0..3 {
-            let at = self.locate(obj)?;
-            let open = if at.name.is_empty() {
-                at.dir.try_clone()
-            } else {
-                base::open_child(at.dir.as_fd(), &at.name)
+        let opened = self.base.search(|| {
+            let Some(at) = self.look_for(obj)? else { return Ok(None) };
+            let open = || match &at.name[..] {
+                [] => at.dir.try_clone(),
+                name => base::open_child(at.dir.as_fd(), name),
             };
-            let fd = match open {
-                Ok(fd) => fd,
+            let fd = match open() {
                 Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
                     self.lock().dirs.clear();
-                    continue;
+                    open()
                 }
-                Err(e) => return Err(errno(&e)),
+                opened => opened,
             };
-            // It may have been moved between the two calls.
-            if base::stat_fd(fd.as_fd()).map_err(|e| errno(&e))?.ident == wanted {
-                return Ok(fd);
+            match fd {
+                // It may have been moved between the two calls.
+                Ok(fd) if base::stat_fd(fd.as_fd()).map_err(|e| errno(&e))?.ident == wanted => {
+                    Ok(Some(fd))
+                }
+                Ok(_) => Ok(None),
+                Err(e) if base::is_absent(&e) => Ok(None),
+                Err(e) => Err(errno(&e)),
             }
-        }
-        Err(Errno::STALE)
+        });
+        opened?.ok_or(Errno::STALE)
     }
 
     /// Finds a base object.
@@ -446,39 +449,34 @@ impl Nodes {
     /// # Errors
     /// `ESTALE` if it is not where it was met nor where a commit put it.
     pub fn locate(&self, obj: ObjId) -> OpResult<Located> {
+        self.base.search(|| self.look_for(obj))?.ok_or(Errno::STALE)
+    }
+
+    /// One look at all places where a base object may be.
+    fn look_for(&self, obj: ObjId) -> OpResult<Option<Located>> {
         if obj == ObjId::ROOT {
             let stat = base::stat_fd(self.root.as_fd()).map_err(|e| errno(&e))?;
             let dir = Arc::clone(&self.root);
-            return Ok(Located { dir, name: Vec::new(), stat, moved_to: None });
+            return Ok(Some(Located { dir, name: Vec::new(), stat, moved_to: None }));
         }
         let node = self.get(obj).ok_or(Errno::STALE)?;
-        // A commit may move it between two looks; it says where to before it does.
-        for _ in 0..3 {
-            if let Some((generation, slot)) = node.slot
-                && let Some(found) = self.in_slot(generation, slot, &node.ident)?
-            {
-                return Ok(found);
-            }
-            if let Ok(dir) = self.dir(node.parent)
-                && let Some(found) = here(dir, node.name.as_bytes(), &node.ident)?
-            {
-                return Ok(found);
-            }
-            match self.base.whereabouts(node.ident.ino) {
-                Some(Whereabouts::Slot(generation, slot)) => {
-                    if let Some(found) = self.in_slot(generation, slot, &node.ident)? {
-                        return Ok(found);
-                    }
-                }
-                Some(Whereabouts::Base(path)) => {
-                    if let Some(found) = self.following(&path, &node.ident)? {
-                        return Ok(found);
-                    }
-                }
-                None => return Err(Errno::STALE),
-            }
+        if let Some((generation, slot)) = node.slot
+            && let Some(found) = self.in_slot(generation, slot, &node.ident)?
+        {
+            return Ok(Some(found));
         }
-        Err(Errno::STALE)
+        if let Ok(dir) = self.dir(node.parent)
+            && let Some(found) = here(dir, node.name.as_bytes(), &node.ident)?
+        {
+            return Ok(Some(found));
+        }
+        match self.base.whereabouts(node.ident.ino) {
+            Some(Whereabouts::Slot(generation, slot)) => {
+                self.in_slot(generation, slot, &node.ident)
+            }
+            Some(Whereabouts::Base(path)) => self.following(&path, &node.ident),
+            None => Ok(None),
+        }
     }
 
     fn in_slot(
@@ -501,8 +499,9 @@ impl Nodes {
     /// # Errors
     /// Those of statx(2).
     pub fn slot_stat(&self, generation: Generation, slot: SlotId) -> OpResult<Stat> {
-        let path = format!("{generation}/{slot}");
-        base::stat_at(self.history.as_fd(), path.as_bytes()).map_err(|e| errno(&e))
+        self.in_slots((generation, slot), |path| {
+            base::stat_at(self.history.as_fd(), path.as_bytes()).map_err(|e| errno(&e))
+        })
     }
 
     /// Opens a regular file in a slot of the history for reading.
@@ -511,8 +510,29 @@ impl Nodes {
     /// Those of open(2).
     pub fn slot_file(&self, generation: Generation, slot: SlotId) -> OpResult<std::fs::File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let path = format!("{generation}/{slot}");
-        Ok(rustix::fs::openat(&*self.history, path, flags, Mode::empty())?.into())
+        self.in_slots((generation, slot), |path| {
+            Ok(rustix::fs::openat(&*self.history, path, flags, Mode::empty())?.into())
+        })
+    }
+
+    /// Looks into a slot, or where undoes took what was in it.
+    fn in_slots<T>(
+        &self,
+        slot: (Generation, SlotId),
+        look: impl Fn(&str) -> OpResult<T>,
+    ) -> OpResult<T> {
+        let found = self.base.search(|| {
+            let mut at = Some(slot);
+            while let Some((generation, slot)) = at {
+                match look(&format!("{generation}/{slot}")) {
+                    // Each leads to a later generation.
+                    Err(Errno::NOENT) => at = self.base.fetched((generation, slot)),
+                    looked => return looked.map(Some),
+                }
+            }
+            Ok(None)
+        });
+        found?.ok_or(Errno::NOENT)
     }
 
     /// What commits brought to a path, wherever they took its directories since.

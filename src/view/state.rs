@@ -296,9 +296,11 @@ impl View {
             && stat.dev == self.nodes.base().dev()
             && (stat.ident.kind != Kind::Dir || stat.nlink > 1)
         {
-            let more: i64 =
-                st.layers.iter().filter_map(|l| l.object(inode.1)).map(|b| b.links).sum();
-            stat.nlink = u32::try_from(i64::from(stat.nlink) + more).unwrap_or(stat.nlink);
+            let mut links = i64::from(stat.nlink);
+            for before in st.layers.iter().rev().filter_map(|l| l.object(inode.1)) {
+                links = before.all_links.map_or(links + before.links, i64::from);
+            }
+            stat.nlink = u32::try_from(links).unwrap_or(stat.nlink);
         }
         Ok(stat)
     }
@@ -460,10 +462,12 @@ impl View {
         let node = self.nodes.get(obj).ok_or(Errno::STALE)?;
         match self.before(st, (node.dev, node.ident.ino), |b| b.meta.as_ref()?.xattrs.as_ref()) {
             Some((_, xattrs)) => Ok(xattrs.clone()),
-            None => {
+            None if st.layers.is_empty() => {
                 let found = self.nodes.locate(obj)?;
                 xattr::all_at(found.dir.as_fd(), &found.name).map_err(|e| errno(&e))
             }
+            // It may be on its way to another place at this moment.
+            None => xattr::all(self.nodes.open(obj)?.as_fd()).map_err(|e| errno(&e)),
         }
     }
 

@@ -12,5 +12,6 @@ mod drive;
 mod history;
 #[path = "../e2e/manifest.rs"]
 mod manifest;
+mod meanwhile;
 mod recovery;
 mod savepoints;

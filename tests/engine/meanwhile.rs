@@ -1,0 +1,93 @@
+//! What other views show while a generation is being applied: neither it nor half of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::drive::{Drive, Seen};
+
+const DIRS: usize = 8;
+const FILES: usize = 12;
+
+fn base(root: &Path) {
+    for d in 0..DIRS {
+        std::fs::create_dir_all(root.join(format!("d{d}/sub/deep"))).unwrap();
+        for f in 0..FILES {
+            std::fs::write(root.join(format!("d{d}/f{f}")), format!("{d} {f}")).unwrap();
+        }
+        std::fs::write(root.join(format!("d{d}/sub/deep/leaf")), "leaf").unwrap();
+        std::fs::hard_link(root.join(format!("d{d}/f0")), root.join(format!("d{d}/again")))
+            .unwrap();
+        std::fs::write(root.join(format!("d{d}/shared")), "shared").unwrap();
+    }
+}
+
+/// Changes of every kind, in every directory.
+fn change(d: &Drive, round: usize) {
+    for dir in (0..DIRS).map(|n| format!("d{n}")) {
+        for f in 0..FILES {
+            match f % 4 {
+                0 => d.write(format!("{dir}/f{f}"), format!("round {round}")),
+                1 => d.rm(format!("{dir}/f{f}")),
+                2 => d.mv(format!("{dir}/f{f}"), format!("{dir}/moved{f}")),
+                _ => d.chmod(format!("{dir}/f{f}"), 0o600),
+            }
+        }
+        d.rm(format!("{dir}/again"));
+        d.write(format!("{dir}/shared"), format!("other {round}"));
+        d.mkdir(format!("{dir}/new"));
+        d.write(format!("{dir}/new/f"), "new");
+        d.mv(format!("{dir}/sub"), format!("{dir}/gone"));
+        d.rm(format!("{dir}/gone/deep/leaf"));
+    }
+}
+
+#[test]
+fn views_stay_what_they_are_while_a_generation_is_applied() {
+    let outer = tempfile::tempdir_in("/var/tmp").unwrap();
+    let root = outer.path().join("ws");
+    std::fs::create_dir(&root).unwrap();
+    base(&root);
+    for d in 0..DIRS {
+        let to = outer.path().join(format!("outside{d}"));
+        std::fs::hard_link(root.join(format!("d{d}/shared")), to).unwrap();
+    }
+    let d = Drive::open(&root);
+    let other = d.other("other");
+    // One that did nothing goes on with the live generation when it is opened again.
+    other.write("own", "own");
+    let first = other.tree();
+    let (done, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let now = other.tree();
+                assert!(now == first, "{}", difference(&first, &now));
+                looks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for round in 0..12 {
+            change(&d, round);
+            d.commit();
+            d.undo(None);
+            if watch.is_finished() {
+                break;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        watch.join().unwrap();
+    });
+    assert!(looks.into_inner() > 0, "nobody looked while it was applied");
+    d.close();
+}
+
+type Tree = BTreeMap<Vec<u8>, Seen>;
+
+/// The first entries that differ.
+fn difference(then: &Tree, now: &Tree) -> String {
+    let names = then.keys().chain(now.keys());
+    let odd = names.filter(|k| then.get(*k) != now.get(*k));
+    odd.take(4)
+        .map(|k| format!("{}: {:?} became {:?}\n", k.escape_ascii(), then.get(k), now.get(k)))
+        .collect()
+}
