@@ -10,6 +10,7 @@ pub mod prints;
 mod ready;
 mod rebase;
 mod rollback;
+mod room;
 pub mod savepoints;
 mod share;
 pub mod show;

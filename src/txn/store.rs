@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,6 +93,7 @@ impl Store {
             _lock: lock,
             path,
         };
+        store.tend_room();
         store.probe(base)?;
         Ok(store)
     }
@@ -138,6 +139,11 @@ impl Store {
             ),
         )
         .hint("leave --store out, or name a directory on the workspace's own file system and mount")
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Its path.

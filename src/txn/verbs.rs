@@ -357,6 +357,7 @@ impl Workspace {
     /// If the decision cannot be made durable; the transaction is as it was then.
     pub fn abort(&self, name: &str, uid: u32) -> Result<AbortReply, Failure> {
         self.check_sound()?;
+        self.store.tend_room();
         let view = self.view(name, uid)?;
         let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let txn = self.txn(name, uid)?;

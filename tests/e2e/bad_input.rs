@@ -201,6 +201,38 @@ fn a_full_disk_loses_nothing() {
 }
 
 #[test]
+fn a_transaction_can_be_dropped_on_a_full_disk() {
+    let work = Work::new();
+    work.sh("truncate -s 64M ../img; mkfs.ext4 -q -m 0 ../img; mount -o loop ../img .");
+    work.sh("echo 1 > f");
+    let dir = work.dir();
+    let at = |args: &[&str]| work.command_in("/").arg("-C").arg(&dir).args(args).output().unwrap();
+    let change = "echo 2 > f; mkdir d; head -c 20M /dev/zero > d/big";
+    // Not one block is left by somebody outside.
+    let fill = "cat /dev/zero > fill 2> /dev/null || :; n=0; while head -c 4k /dev/zero > fill$n; do n=$((n + 1)); done 2> /dev/null || :";
+    let mut said = Vec::new();
+    for restart in [false, true] {
+        said.push(at(&["run", "--", "sh", "-ec", change]));
+        if restart {
+            said.push(at(&["__stop", "--force"]));
+        }
+        work.sh(fill);
+        said.push(at(&["abort"]));
+        work.sh("rm fill*");
+        said.push(at(&["run", "--", "sh", "-ec", "test ! -e d; echo 2 > small"]));
+        said.push(at(&["abort"]));
+    }
+    at(&["__stop", "--force"]);
+    let left = work.sh("cat f; ls").out;
+    let umount = std::process::Command::new("umount").arg(&dir).status().unwrap();
+    for (n, out) in said.iter().enumerate() {
+        assert!(out.status.success(), "{n}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    assert_eq!(left, "1\nf\nlost+found\n");
+    assert!(umount.success());
+}
+
+#[test]
 fn deep_and_long_paths() {
     let work = Work::new();
     work.run(
