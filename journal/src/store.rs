@@ -304,6 +304,15 @@ impl Journal {
         }
     }
 
+    /// The end of a list that is nobody's and takes no record: for views that only show.
+    ///
+    /// # Errors
+    /// If the journal is closed.
+    pub fn closed_writer(&self) -> Result<TxnWriter, JournalError> {
+        let queue = self.queue()?.clone();
+        Ok(TxnWriter::new(TxnId(0), TxnState::Aborted, Order::default(), queue))
+    }
+
     /// The writing end of an unfinished transaction's list; of a sealed one it refuses every append.
     ///
     /// # Errors

@@ -1,13 +1,13 @@
 //! The one way in which a generation comes to be: seal, apply, record, publish.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 
 use txfs_journal::{Fingerprint, Generation, GenerationRecord, Plan, Sealed, Step, TxnId};
 
 use super::apply::{self, Halt, Stopped};
 use super::failpoint::failpoint;
-use super::workspace::{Workspace, io_failed, journal_failed};
+use super::workspace::{Txn, Workspace, io_failed, journal_failed};
 use super::{prints, rollback};
 use crate::proto::{Code, Conflict, Failure};
 use crate::view::{Layer, View};
@@ -73,13 +73,16 @@ impl Workspace {
 
     /// The views that exist but that of one transaction, which its commit has stopped.
     fn views_but(&self, txn: TxnId) -> Vec<Arc<View>> {
-        let txns = self.lock();
-        txns.values().filter(|t| t.head.id != txn).filter_map(|t| t.view.clone()).collect()
+        let shows = |t: &Txn| if t.head.id == txn { None } else { t.view.clone() };
+        let mut views: Vec<_> = self.lock().values().filter_map(shows).collect();
+        let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        views.extend(snapshots.iter().filter_map(Weak::upgrade));
+        views
     }
 
     /// All views that exist.
     pub(super) fn views(&self) -> Vec<Arc<View>> {
-        self.lock().values().filter_map(|txn| txn.view.clone()).collect()
+        self.views_but(TxnId(0))
     }
 
     fn refresh_history_bytes(&self, generation: Generation) {

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod failpoint;
 mod gate;
+mod generation;
 mod marks;
 pub mod net;
 pub mod planner;
@@ -14,6 +15,7 @@ mod room;
 pub mod savepoints;
 mod share;
 pub mod show;
+mod snapshot;
 pub mod store;
 pub mod undo;
 pub mod validate;

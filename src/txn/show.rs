@@ -1,23 +1,22 @@
-//! The verbs that only look: `diff`, `log`, `show`, `doctor`.
+//! The verbs that only look at a transaction or the store: `diff`, `log`, `doctor`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
-use rustix::fs::OFlags;
 use txfs_journal::{
-    Change, Effect, Entry, Generation, GenerationRecord, Inverse, Kind, Name, ObjId, Over,
-    Preimage, ProcId, Record, RelPath, Slot, SlotId, Step,
+    Change, Effect, Entry, Inverse, Kind, Name, ObjId, Over, Preimage, ProcId, Record, RelPath,
+    Slot,
 };
 
-use super::net::{self, NetChange, kind_word};
+use super::net::{self, NetChange};
 use super::planner;
 use super::verbs::only;
 use super::workspace::{Workspace, journal_failed};
 use crate::base;
 use crate::proto::{
-    ChangeKind, ChangeLine, Code, DiffForm, DoctorReply, Failure, Finding, LogLine, LogReply,
-    PathBytes, ProcessInfo, ShowReply,
+    ChangeLine, Code, DiffForm, DoctorReply, Failure, Finding, LogLine, LogReply, PathBytes,
+    ProcessInfo,
 };
 use crate::report::patch::{self, Side};
 use crate::report::{name_status, quote};
@@ -27,7 +26,7 @@ use crate::view::delta::Origin;
 use crate::view::nodes::errno;
 use crate::view::state::State;
 
-fn output(e: &std::io::Error) -> Failure {
+pub(super) fn output(e: &std::io::Error) -> Failure {
     Failure::new(Code::Io, format!("cannot write the output: {e}"))
         .hint("check where the output goes")
 }
@@ -37,7 +36,7 @@ fn op(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
 }
 
 /// Git's mode of an object; `None` for what git does not keep.
-fn git_mode(kind: Kind, mode: u32) -> Option<u32> {
+pub(super) fn git_mode(kind: Kind, mode: u32) -> Option<u32> {
     match kind {
         Kind::File if mode & 0o111 != 0 => Some(0o100_755),
         Kind::File => Some(0o100_644),
@@ -46,7 +45,7 @@ fn git_mode(kind: Kind, mode: u32) -> Option<u32> {
     }
 }
 
-fn read_all(mut file: std::fs::File) -> OpResult<Vec<u8>> {
+pub(super) fn read_all(mut file: std::fs::File) -> OpResult<Vec<u8>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|e| errno(&e))?;
     Ok(bytes)
@@ -171,129 +170,6 @@ impl Workspace {
         Ok(LogReply { txn: name.to_owned(), records })
     }
 
-    /// One generation and its changes.
-    ///
-    /// # Errors
-    /// [`Code::NotFound`], [`Code::NotPermitted`], or if the output takes no more.
-    pub fn show(
-        &self,
-        uid: u32,
-        generation: u64,
-        form: DiffForm,
-        out: &mut dyn Write,
-    ) -> Result<ShowReply, Failure> {
-        let generation = Generation(generation);
-        self.check_maker(generation, uid)?;
-        let info = self.generation_info(generation)?;
-        let record = self.journal.generation(generation).map_err(|e| journal_failed(&e))?;
-        let changes = generation_lines(&record);
-        match form {
-            DiffForm::Changes => {}
-            DiffForm::NameStatus => name_status(out, &changes, false).map_err(|e| output(&e))?,
-            DiffForm::NameStatusZ => name_status(out, &changes, true).map_err(|e| output(&e))?,
-            DiffForm::Patch | DiffForm::Stat => self.show_content(&record, form, out)?,
-        }
-        Ok(ShowReply { info, changes })
-    }
-
-    fn show_content(
-        &self,
-        record: &GenerationRecord,
-        form: DiffForm,
-        out: &mut dyn Write,
-    ) -> Result<(), Failure> {
-        let mut moved: HashSet<SlotId> = HashSet::new();
-        let mut returned: Vec<SlotId> = Vec::new();
-        for step in &record.plan.steps {
-            match step {
-                Step::Evacuate { slot, .. } => {
-                    moved.insert(*slot);
-                }
-                Step::Place { slot, .. } if moved.contains(slot) => returned.push(*slot),
-                Step::Place { .. }
-                | Step::Fetch { .. }
-                | Step::Exchange { .. }
-                | Step::Link { .. }
-                | Step::Unlink { .. }
-                | Step::Rewrite { .. }
-                | Step::SetMeta { .. }
-                | Step::Barrier => {}
-            }
-        }
-        for step in &record.plan.steps {
-            let (old, new) = match step {
-                Step::Evacuate { from, slot, .. } if !returned.contains(slot) => {
-                    (Some((from, *slot)), None)
-                }
-                Step::Place { slot, to, ident } if !returned.contains(slot) => {
-                    (None, Some((to, ident)))
-                }
-                Step::Exchange { slot, at, new, .. } => (Some((at, *slot)), Some((at, new))),
-                Step::Rewrite { at, ident, preimage, .. } => {
-                    (Some((at, *preimage)), Some((at, ident)))
-                }
-                Step::Evacuate { .. }
-                | Step::Place { .. }
-                | Step::Fetch { .. }
-                | Step::Link { .. }
-                | Step::Unlink { .. }
-                | Step::SetMeta { .. }
-                | Step::Barrier => continue,
-            };
-            let old = match old {
-                Some((place, slot)) => self.slot_side(record.plan.generation, slot, &place.path)?,
-                None => None,
-            };
-            let new = match new {
-                Some((place, ident)) => self.side_now(ident, &place.path)?,
-                None => None,
-            };
-            let written = if form == DiffForm::Stat {
-                patch::stat(out, old.as_ref(), new.as_ref())
-            } else {
-                patch::write(out, old.as_ref(), new.as_ref())
-            };
-            written.map_err(|e| output(&e))?;
-        }
-        Ok(())
-    }
-
-    fn slot_side(
-        &self,
-        generation: Generation,
-        slot: SlotId,
-        path: &RelPath,
-    ) -> Result<Option<Side>, Failure> {
-        let Ok(dir) = self.store.history_of(generation) else { return Ok(None) };
-        side_at(&dir, slot.to_string().as_bytes(), path)
-    }
-
-    /// The content of an inode that a generation placed, wherever it is now.
-    fn side_now(
-        &self,
-        ident: &txfs_journal::Ident,
-        path: &RelPath,
-    ) -> Result<Option<Side>, Failure> {
-        let here = |at: &RelPath| -> Option<(std::os::fd::OwnedFd, Vec<u8>)> {
-            let (parent, name) = at.split()?;
-            let dir =
-                base::open_beneath(self.base.root(), &parent, OFlags::PATH | OFlags::DIRECTORY)
-                    .ok()?;
-            let stat = base::stat_at(dir.as_fd(), name.as_bytes()).ok()?;
-            (stat.ident == *ident).then(|| (dir, name.as_bytes().to_vec()))
-        };
-        let found = here(path).or_else(|| match self.base.whereabouts(ident.ino)? {
-            base::Whereabouts::Base(at) => here(&at),
-            base::Whereabouts::Slot(generation, slot) => {
-                Some((self.store.history_of(generation).ok()?, slot.to_string().into_bytes()))
-            }
-        });
-        match found {
-            Some((dir, name)) => side_at(&dir, &name, path),
-            None => Ok(None),
-        }
-    }
-
     /// Checks the store, the journal, the transactions.
     ///
     /// # Errors
@@ -377,27 +253,6 @@ fn missing_content(view: &View) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(lost)
-}
-
-fn side_at(
-    dir: &std::os::fd::OwnedFd,
-    name: &[u8],
-    path: &RelPath,
-) -> Result<Option<Side>, Failure> {
-    let fail = |e: std::io::Error| {
-        Failure::new(Code::Io, format!("cannot read \"{}\": {e}", path.as_bytes().escape_ascii()))
-            .hint("txfs doctor")
-    };
-    let Ok(fd) = base::open_child(dir.as_fd(), name) else { return Ok(None) };
-    let stat = base::stat_fd(fd.as_fd()).map_err(fail)?;
-    let Some(mode) = git_mode(stat.ident.kind, stat.mode) else { return Ok(None) };
-    let content = if stat.ident.kind == Kind::Symlink {
-        base::read_link(fd.as_fd()).map_err(fail)?
-    } else {
-        let file = base::reopen(fd.as_fd(), OFlags::RDONLY).map_err(fail)?;
-        read_all(file.into()).map_err(|e| fail(e.into()))?
-    };
-    Ok(Some(Side { path: path.as_bytes().to_vec(), mode, content }))
 }
 
 /// A file of a patch: an object with an old path, a new one, or both.
@@ -581,68 +436,6 @@ fn inverse_word(inverse: &Inverse) -> &'static str {
             | Preimage::Xattr { .. } => "restore",
         },
     }
-}
-
-/// The changes of a generation, from its plan; deletions first.
-fn generation_lines(record: &GenerationRecord) -> Vec<ChangeLine> {
-    let mut evacuated: HashMap<SlotId, (&RelPath, Kind)> = HashMap::new();
-    let mut lines = Vec::new();
-    let line = |change, path: &RelPath, from: Option<&RelPath>, kind: Kind| ChangeLine {
-        change,
-        path: path.into(),
-        from: from.map(Into::into),
-        kind: kind_word(kind).into(),
-        old_mode: None,
-        new_mode: None,
-        old_size: None,
-        new_size: None,
-        meta: Vec::new(),
-    };
-    let mut placed: Vec<u64> = Vec::new();
-    for step in &record.plan.steps {
-        match step {
-            Step::Evacuate { from, slot, ident, .. } => {
-                evacuated.insert(*slot, (&from.path, ident.kind));
-            }
-            Step::Place { slot, to, ident } => {
-                placed.push(ident.ino);
-                lines.push(match evacuated.remove(slot) {
-                    Some((from, _)) => line(ChangeKind::Renamed, &to.path, Some(from), ident.kind),
-                    None => line(ChangeKind::Added, &to.path, None, ident.kind),
-                });
-            }
-            Step::Exchange { at, new, .. } => {
-                placed.push(new.ino);
-                lines.push(line(ChangeKind::Modified, &at.path, None, new.kind));
-            }
-            Step::Unlink { from, ident, .. } => {
-                lines.push(line(ChangeKind::Deleted, &from.path, None, ident.kind));
-            }
-            Step::Link { to, ident, .. } => {
-                lines.push(line(ChangeKind::Added, &to.path, None, ident.kind))
-            }
-            Step::Rewrite { at, ident, .. } => {
-                placed.push(ident.ino);
-                lines.push(line(ChangeKind::Modified, &at.path, None, ident.kind));
-            }
-            Step::SetMeta { at, ident, before, after } => {
-                let only_time = ident.kind == Kind::Dir
-                    && (before.mode, before.uid, before.gid, &before.xattrs)
-                        == (after.mode, after.uid, after.gid, &after.xattrs);
-                if !only_time && !placed.contains(&ident.ino) {
-                    lines.push(line(ChangeKind::Metadata, &at.path, None, ident.kind));
-                }
-            }
-            Step::Fetch { .. } | Step::Barrier => {}
-        }
-    }
-    for (path, kind) in evacuated.into_values() {
-        lines.push(line(ChangeKind::Deleted, path, None, kind));
-    }
-    lines.sort_by(|a, b| {
-        (a.change != ChangeKind::Deleted, &a.path).cmp(&(b.change != ChangeKind::Deleted, &b.path))
-    });
-    lines
 }
 
 /// The lines of a list, each with the objects that its effect is about, and where things are in the end.

@@ -229,6 +229,14 @@ impl Store {
         Staging::open(self.open_sub(&self.staged, &name)?)
     }
 
+    /// A directory for views that stage nothing.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn no_staging(&self) -> io::Result<OwnedFd> {
+        self.open_sub(&self.dir, "trash")
+    }
+
     fn open_sub(&self, dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use txfs_journal::{
     Fingerprint, Generation, Journal, JournalError, Kind, Plan, Step, TxnHead, TxnState,
@@ -40,6 +40,8 @@ pub struct Workspace {
     pub(super) journal: Journal,
     /// Dropped last: it holds the lock.
     pub(super) store: Arc<Store>,
+    /// Views without a transaction.
+    pub(super) snapshots: Mutex<Vec<Weak<View>>>,
     /// Held by whoever makes the next generation.
     pub(super) gate: Mutex<()>,
     /// Why nothing more is done until the workspace is opened again, once that is so.
@@ -178,6 +180,7 @@ impl Workspace {
             store,
             journal,
             txns: Mutex::default(),
+            snapshots: Mutex::default(),
             gate: Mutex::new(()),
             fence: OnceLock::new(),
             sweeper: Mutex::new(None),
@@ -483,7 +486,7 @@ impl Workspace {
     }
 
     /// Says where a generation took things. In between they are said to be where they no longer are.
-    fn remember_moves(&self, plan: &Plan) {
+    pub(super) fn remember_moves(&self, plan: &Plan) {
         let _moving = self.base.moving();
         for step in &plan.steps {
             self.remember_move(plan.generation, step);

@@ -174,7 +174,7 @@ impl View {
         self.poisoned.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn read_state(&self) -> RwLockReadGuard<'_, State> {
+    pub(crate) fn read_state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,6 +13,7 @@
 mod bad_input;
 mod crash;
 mod daemon;
+mod generations;
 mod harness;
 mod kernel;
 mod main_job;
