@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use fuser::{
     BackingId, Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
-    ReplyEntry, ReplyOpen, ReplyXattr,
+    ReplyEntry, ReplyOpen, ReplyXattr, Request,
 };
 use txfs_journal::ObjId;
 
 use super::About;
 use super::backing::{Backings, is_final};
 use super::convert::{failed, file_attr};
+use super::parked::Parked;
 use crate::view::View;
 use crate::view::api::{Attr, DataPath, Entry, Fh, Forget, OpResult, Opened, Trust};
 
@@ -30,13 +31,15 @@ pub(super) const GENERATION: Generation = Generation(0);
 /// answered and not listed, so that no copy takes them along.
 const ABOUT: &str = "user.txfs.";
 
-/// A view as a file system of fuser's.
+/// A view as a file system of fuser's. Clones are the same one.
+#[derive(Clone)]
 pub(super) struct Adapter {
     pub(super) view: Arc<View>,
     about: About,
     pub(super) allow_passthrough: bool,
     pub(super) negotiated: Arc<AtomicBool>,
-    pub(super) backings: Backings,
+    pub(super) backings: Arc<Backings>,
+    parked: Parked,
 }
 
 /// For how long the kernel may keep what has this trust.
@@ -64,8 +67,30 @@ impl Adapter {
         about: About,
         allow_passthrough: bool,
         negotiated: Arc<AtomicBool>,
+        parked: Parked,
     ) -> Adapter {
-        Adapter { view, about, allow_passthrough, negotiated, backings: Backings::default() }
+        let backings = Arc::default();
+        Adapter { view, about, allow_passthrough, negotiated, backings, parked }
+    }
+
+    /// Carries out a change for whoever asks for it: now, or once the view no longer stands still.
+    pub(super) fn change(&self, req: &Request, act: impl FnOnce(&Adapter) + Send + 'static) {
+        let thread = req.pid();
+        if self.view.stands_still() {
+            self.park(move |this| {
+                this.view.act_for(thread);
+                act(this);
+            });
+        } else {
+            self.view.act_for(thread);
+            act(self);
+        }
+    }
+
+    /// Leaves a request to the thread that may wait.
+    pub(super) fn park(&self, act: impl FnOnce(&Adapter) + Send + 'static) {
+        let this = self.clone();
+        self.parked.push(move || act(&this));
     }
 
     /// Answers with an entry.

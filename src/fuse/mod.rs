@@ -6,6 +6,8 @@ mod backing;
 mod convert;
 pub mod mount;
 mod notify;
+mod parked;
+
 mod ops;
 
 use std::io;
@@ -18,6 +20,7 @@ use fuser::{Config, Session, SessionACL};
 use crate::view::View;
 use adapter::Adapter;
 use notify::Notifier;
+use parked::Parked;
 
 /// What a program in a view may ask about it.
 #[derive(Clone, Debug)]
@@ -53,7 +56,9 @@ pub fn serve(
     mount::expect_init(&device)?;
     let notifications = device.try_clone()?;
     let negotiated = Arc::new(AtomicBool::new(false));
-    let adapter = Adapter::new(Arc::clone(view), about, allow_passthrough, Arc::clone(&negotiated));
+    let parked = Parked::start()?;
+    let adapter =
+        Adapter::new(Arc::clone(view), about, allow_passthrough, Arc::clone(&negotiated), parked);
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads =

@@ -119,7 +119,6 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.view.act_for(req.pid());
         let set = SetAttr {
             mode: mode.map(|m| m & 0o7777),
             uid,
@@ -130,14 +129,17 @@ impl fuser::Filesystem for Adapter {
         };
         // With HANDLE_KILLPRIV_V2 the kernel asks to drop privileges by a flag that fuser does not
         // show; nothing else arrives with nothing set.
-        let result = if !convert::may_give_to(uid, gid) {
-            Err(rustix::io::Errno::PERM)
-        } else if set == SetAttr::default() {
-            self.view.kill_suid(obj(ino))
-        } else {
-            self.view.setattr(&caller(req), obj(ino), handle.map(fh), &set)
-        };
-        self.reply_attr("setattr", ino, result, reply);
+        let caller = caller(req);
+        self.change(req, move |this| {
+            let result = if !convert::may_give_to(uid, gid) {
+                Err(rustix::io::Errno::PERM)
+            } else if set == SetAttr::default() {
+                this.view.kill_suid(obj(ino))
+            } else {
+                this.view.setattr(&caller, obj(ino), handle.map(fh), &set)
+            };
+            this.reply_attr("setattr", ino, result, reply);
+        });
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -157,16 +159,14 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let spec = NodeSpec { kind, mode: mode & 0o7777, umask, rdev: rdev.into() };
-        self.reply_entry(
-            "mknod",
-            parent,
-            self.view.mknod(&caller(req), obj(parent), &name, &spec),
-            reply,
-        );
+        let caller = caller(req);
+        self.change(req, move |this| {
+            let result = this.view.mknod(&caller, obj(parent), &name, &spec);
+            this.reply_entry("mknod", parent, result, reply);
+        });
     }
 
     fn mkdir(
@@ -178,26 +178,25 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.view.act_for(req.pid());
-        let name = name_or_reply!(what, reply);
-        self.reply_entry(
-            "mkdir",
-            parent,
-            self.view.mkdir(&caller(req), obj(parent), &name, mode, umask),
-            reply,
-        );
+        let (name, caller) = (name_or_reply!(what, reply), caller(req));
+        self.change(req, move |this| {
+            let result = this.view.mkdir(&caller, obj(parent), &name, mode, umask);
+            this.reply_entry("mkdir", parent, result, reply);
+        });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
-        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
-        ack("unlink", parent, self.view.unlink(obj(parent), &name), reply);
+        self.change(req, move |this| {
+            ack("unlink", parent, this.view.unlink(obj(parent), &name), reply);
+        });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, what: &OsStr, reply: ReplyEmpty) {
-        self.view.act_for(req.pid());
         let name = name_or_reply!(what, reply);
-        ack("rmdir", parent, self.view.rmdir(obj(parent), &name), reply);
+        self.change(req, move |this| {
+            ack("rmdir", parent, this.view.rmdir(obj(parent), &name), reply);
+        });
     }
 
     fn symlink(
@@ -208,15 +207,12 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.view.act_for(req.pid());
-        let name = name_or_reply!(what, reply);
-        let target = target.as_os_str().as_bytes();
-        self.reply_entry(
-            "symlink",
-            parent,
-            self.view.symlink(&caller(req), obj(parent), &name, target),
-            reply,
-        );
+        let (name, caller) = (name_or_reply!(what, reply), caller(req));
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.change(req, move |this| {
+            let result = this.view.symlink(&caller, obj(parent), &name, &target);
+            this.reply_entry("symlink", parent, result, reply);
+        });
     }
 
     fn rename(
@@ -229,7 +225,6 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.view.act_for(req.pid());
         let from = name_or_reply!(what, reply);
         let to = name_or_reply!(newname, reply);
         let mode = if flags.is_empty() {
@@ -241,12 +236,10 @@ impl fuser::Filesystem for Adapter {
         } else {
             return reply.error(Errno::EINVAL);
         };
-        ack(
-            "rename",
-            parent,
-            self.view.rename((obj(parent), &from), (obj(newparent), &to), mode),
-            reply,
-        );
+        self.change(req, move |this| {
+            let result = this.view.rename((obj(parent), &from), (obj(newparent), &to), mode);
+            ack("rename", parent, result, reply);
+        });
     }
 
     fn link(
@@ -257,18 +250,26 @@ impl fuser::Filesystem for Adapter {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.view.act_for(req.pid());
         let name = name_or_reply!(newname, reply);
-        self.reply_entry("link", ino, self.view.link(obj(ino), obj(newparent), &name), reply);
+        self.change(req, move |this| {
+            let result = this.view.link(obj(ino), obj(newparent), &name);
+            this.reply_entry("link", ino, result, reply);
+        });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        let open =
+            move |this: &Adapter| match this.view.open_file_handle(&caller, obj(ino), flags.0) {
+                Ok(opened) => this.reply_open(ino, flags.0, &opened, reply),
+                Err(e) => reply.error(failed("open", ino, e)),
+            };
         if flags.0 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-            self.view.act_for(req.pid());
-        }
-        match self.view.open_file_handle(&caller(req), obj(ino), flags.0) {
-            Ok(opened) => self.reply_open(ino, flags.0, &opened, reply),
-            Err(e) => reply.error(failed("open", ino, e)),
+            self.change(req, open);
+        } else if self.view.holds_back(obj(ino)) {
+            self.park(open);
+        } else {
+            open(self);
         }
     }
 
@@ -307,11 +308,22 @@ impl fuser::Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.view.act_for(req.pid());
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.view.write(fh(handle), offset, data, kill) {
+        let write = move |this: &Adapter, data: &[u8]| match this.view.write(
+            fh(handle),
+            offset,
+            data,
+            kill,
+        ) {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(failed("write", ino, e)),
+        };
+        if self.view.stands_still() {
+            let data = data.to_vec();
+            self.change(req, move |this| write(this, &data));
+        } else {
+            self.view.act_for(req.pid());
+            write(self, data);
         }
     }
 
@@ -489,8 +501,10 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.view.act_for(req.pid());
-        ack("setxattr", ino, self.view.setxattr(obj(ino), what.as_bytes(), value, flags), reply);
+        let (what, value) = (what.as_bytes().to_vec(), value.to_vec());
+        self.change(req, move |this| {
+            ack("setxattr", ino, this.view.setxattr(obj(ino), &what, &value, flags), reply);
+        });
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, what: &OsStr, size: u32, reply: ReplyXattr) {
@@ -518,8 +532,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, what: &OsStr, reply: ReplyEmpty) {
-        self.view.act_for(req.pid());
-        ack("removexattr", ino, self.view.removexattr(obj(ino), what.as_bytes()), reply);
+        let what = what.as_bytes().to_vec();
+        self.change(req, move |this| {
+            ack("removexattr", ino, this.view.removexattr(obj(ino), &what), reply);
+        });
     }
 
     fn create(
@@ -532,13 +548,15 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.view.act_for(req.pid());
         let name: Name = name_or_reply!(what, reply);
         let spec = NodeSpec { kind: txfs_journal::Kind::File, mode: mode & 0o7777, umask, rdev: 0 };
-        match self.view.create(&caller(req), obj(parent), &name, &spec, flags) {
-            Ok((entry, opened)) => self.reply_created(&entry, &opened, reply),
-            Err(e) => reply.error(failed("create", parent, e)),
-        }
+        let caller = caller(req);
+        self.change(req, move |this| {
+            match this.view.create(&caller, obj(parent), &name, &spec, flags) {
+                Ok((entry, opened)) => this.reply_created(&entry, &opened, reply),
+                Err(e) => reply.error(failed("create", parent, e)),
+            }
+        });
     }
 
     fn ioctl(
@@ -565,8 +583,9 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.view.act_for(req.pid());
-        ack("fallocate", ino, self.view.fallocate(fh(handle), offset, length, mode), reply);
+        self.change(req, move |this| {
+            ack("fallocate", ino, this.view.fallocate(fh(handle), offset, length, mode), reply);
+        });
     }
 
     fn lseek(
@@ -597,14 +616,12 @@ impl fuser::Filesystem for Adapter {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        self.view.act_for(req.pid());
-        match self.view.copy_file_range(
-            (fh(handle_in), offset_in),
-            (fh(handle_out), offset_out),
-            len,
-        ) {
-            Ok(n) => reply.written(n as u32),
-            Err(e) => reply.error(failed("copy_file_range", ino_out, e)),
-        }
+        self.change(req, move |this| {
+            let (from, to) = ((fh(handle_in), offset_in), (fh(handle_out), offset_out));
+            match this.view.copy_file_range(from, to, len) {
+                Ok(n) => reply.written(n as u32),
+                Err(e) => reply.error(failed("copy_file_range", ino_out, e)),
+            }
+        });
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
 
-use txfs_journal::{Fingerprint, Generation, GenerationRecord, Plan, Sealed, Step, TxnId};
+use txfs_journal::{Fingerprint, Generation, GenerationRecord, Plan, Sealed, Step};
 
 use super::apply::{self, Halt, Stopped};
 use super::failpoint::failpoint;
-use super::workspace::{Txn, Workspace, io_failed, journal_failed};
+use super::workspace::{Workspace, io_failed, journal_failed};
 use super::{prints, rollback};
 use crate::proto::{Code, Conflict, Failure};
 use crate::view::{Layer, View};
@@ -39,7 +39,7 @@ impl Workspace {
     ) -> Result<GenerationRecord, Failure> {
         let hide = || {
             let layer = Arc::new(Layer::pending(sealed.plan(), &self.base));
-            for view in self.views_but(sealed.plan().txn) {
+            for view in self.views() {
                 view.push_layer(Arc::clone(&layer));
             }
         };
@@ -71,18 +71,12 @@ impl Workspace {
         Ok(record)
     }
 
-    /// The views that exist but that of one transaction, which its commit has stopped.
-    fn views_but(&self, txn: TxnId) -> Vec<Arc<View>> {
-        let shows = |t: &Txn| if t.head.id == txn { None } else { t.view.clone() };
-        let mut views: Vec<_> = self.lock().values().filter_map(shows).collect();
+    /// All views that exist.
+    pub(super) fn views(&self) -> Vec<Arc<View>> {
+        let mut views: Vec<_> = self.lock().values().filter_map(|txn| txn.view.clone()).collect();
         let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         views.extend(snapshots.iter().filter_map(Weak::upgrade));
         views
-    }
-
-    /// All views that exist.
-    pub(super) fn views(&self) -> Vec<Arc<View>> {
-        self.views_but(TxnId(0))
     }
 
     fn refresh_history_bytes(&self, generation: Generation) {
@@ -165,7 +159,7 @@ impl Workspace {
             self.journal.set_meta(RESTAMPED, &bytes).map_err(|e| e.to_string())?;
             failpoint("rollback.restamped");
         }
-        for view in self.views_but(plan.txn) {
+        for view in self.views() {
             view.drop_layer(plan.generation);
         }
         self.store.unmake_history(plan.txn, plan.generation).map_err(|e| e.to_string())?;

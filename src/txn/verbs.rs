@@ -151,13 +151,14 @@ impl Workspace {
             drop(gate);
             return self.commit(name, uid, options);
         }
-        let mut cut = view.cut();
+        let still = view.stand_still();
+        let st = still.state();
         // What changes outside from here on is newer than the plan.
         let time = now();
-        let differs = net::differences(&view, &cut.st).map_err(op("read the changes"))?;
-        let changes = net::changes_with(&view, &cut.st, &differs);
+        let differs = net::differences(&view, &st).map_err(op("read the changes"))?;
+        let changes = net::changes_with(&view, &st, &differs);
         let counts = net::tally(&changes);
-        let Validated { conflicts, found } = validate(&view, &cut.st, &self.restamped()?)?;
+        let Validated { conflicts, found } = validate(&view, &st, &self.restamped()?)?;
         if !conflicts.is_empty() {
             return Err(Failure::new(
                 Code::Drift,
@@ -180,7 +181,7 @@ impl Workspace {
             ));
         }
         failpoint("commit.prepare");
-        let known = Known { view: &view, st: &cut.st, found: &found, differs: &differs };
+        let known = Known { view: &view, st: &st, found: &found, differs: &differs };
         let prepared = planner::prepare(known, options.allow_open_writers)?;
         if prepared.history_bytes > KEEP_BYTES && options.history == HistoryChoice::Ask {
             return Err(Failure::new(
@@ -201,7 +202,11 @@ impl Workspace {
             message: options.message.clone(),
             steps: prepared.steps,
         };
-        let record = self.publish(plan, net::total(&counts), "commit.sealed")?;
+        drop(st);
+        still.land(planner::landing(&plan.steps));
+        let published = self.publish(plan, net::total(&counts), "commit.sealed");
+        let mut cut = still.cut();
+        let record = published?;
         let generation = record.plan.generation;
         // The generation is there. A view that cannot follow is of no more use.
         let forget = self

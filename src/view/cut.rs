@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -22,12 +22,19 @@ use super::procs::Recorded;
 use super::staging::Staging;
 use super::state::{State, View};
 
-/// A view whose changes stand still.
+/// A view whose changes stand still, and which nobody else reads.
 pub struct Cut<'a> {
     /// The view.
     pub view: &'a View,
     /// Its state.
     pub st: RwLockWriteGuard<'a, State>,
+    _turn: RwLockWriteGuard<'a, ()>,
+}
+
+/// A view whose changes stand still, while everybody goes on reading.
+pub struct Still<'a> {
+    view: &'a View,
+    turn: RwLockWriteGuard<'a, ()>,
 }
 
 /// What a view goes on with.
@@ -54,7 +61,13 @@ pub struct Landed {
 impl View {
     /// Stops all changes until the cut is dropped. Reads wait too.
     pub fn cut(&self) -> Cut<'_> {
-        Cut { view: self, st: self.state.write().unwrap_or_else(PoisonError::into_inner) }
+        self.stand_still().cut()
+    }
+
+    /// Stops all changes, and opens of staged files, for as long as the view stands still. Everything else goes
+    /// on.
+    pub fn stand_still(&self) -> Still<'_> {
+        Still { view: self, turn: self.turns.write().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// Objects that are open for writing through the daemon: their mapped pages may be dirty.
@@ -133,6 +146,26 @@ impl View {
         };
         // Hidden there, it has no name left.
         if st.delta.name(parent, &name).is_some() { None } else { Some((parent, name)) }
+    }
+}
+
+impl<'a> Still<'a> {
+    /// The state.
+    pub fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.view.read_state()
+    }
+
+    /// Staged files are going to be placed in the base: those of these slots.
+    pub fn land(&self, slots: HashMap<SlotId, Ident>) {
+        self.view.state.write().unwrap_or_else(PoisonError::into_inner).landing = slots;
+    }
+
+    /// Stops everything. Nothing is being placed any more.
+    #[must_use]
+    pub fn cut(self) -> Cut<'a> {
+        let mut st = self.view.state.write().unwrap_or_else(PoisonError::into_inner);
+        st.landing.clear();
+        Cut { view: self.view, st, _turn: self.turn }
     }
 }
 

@@ -128,6 +128,12 @@ pub struct Delta {
 }
 
 impl Delta {
+    /// Whether an object's content is a staged file.
+    #[must_use]
+    pub fn is_staged(&self, obj: ObjId) -> bool {
+        self.objects.get(&obj).is_some_and(|o| o.content.is_some())
+    }
+
     /// The empty delta over a base whose root is this.
     #[must_use]
     pub fn new(root: Fingerprint) -> Delta {

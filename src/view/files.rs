@@ -330,8 +330,20 @@ impl View {
             return self.open_locked(&mut st, caller, obj, flags);
         }
         let st = self.read_state();
-        let obj = st.meant(obj)?;
-        let file = self.open_for_reading(&st, obj)?;
+        let meant = st.meant(obj)?;
+        if let Some(file) = self.handles.open_file(meant) {
+            return Ok(self.handles.add(file, None));
+        }
+        if !st.delta.is_staged(meant) {
+            let file = self.open_for_reading(&st, meant)?;
+            return Ok(self.handles.add(file, None));
+        }
+        drop(st);
+        // A commit lands what nobody has open itself, and takes that for settled.
+        let _turn = self.turns.read().unwrap_or_else(PoisonError::into_inner);
+        let st = self.read_state();
+        let meant = st.meant(obj)?;
+        let file = self.open_for_reading(&st, meant)?;
         Ok(self.handles.add(file, None))
     }
 

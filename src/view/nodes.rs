@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use txfs_journal::{Generation, Ident, Kind, Name, ObjId, RelPath, SlotId};
 
 use super::api::OpResult;
+use super::staging::Staging;
 use crate::base::{self, Base, SharedFd, Stat, Whereabouts};
 
 /// Directory fds kept open at most; fewer where few descriptors are allowed.
@@ -533,6 +534,28 @@ impl Nodes {
             Ok(None)
         });
         found?.ok_or(Errno::NOENT)
+    }
+
+    /// What a staged file is that a commit is bringing from its slot to a path of the base.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is at neither.
+    pub fn landing(&self, staging: &Staging, slot: SlotId, ident: &Ident) -> OpResult<Stat> {
+        let found = self.base.search(|| {
+            match staging.stat(slot) {
+                Ok(stat) if stat.ident == *ident => return Ok(Some(stat)),
+                Ok(_) => {}
+                Err(e) if base::is_absent(&e) => {}
+                Err(e) => return Err(errno(&e)),
+            }
+            match self.base.whereabouts(ident.ino) {
+                Some(Whereabouts::Base(path)) => {
+                    Ok(self.following(&path, ident)?.map(|found| found.stat))
+                }
+                Some(Whereabouts::Slot(..)) | None => Ok(None),
+            }
+        });
+        found?.ok_or(Errno::STALE)
     }
 
     /// What commits brought to a path, wherever they took its directories since.

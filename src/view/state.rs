@@ -1,14 +1,15 @@
 //! The merged state: finding names, attributes, and recording effects.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use rustix::io::Errno;
 use txfs_journal::{
-    Bind, Effect, EffectEntry, Entry as RecordEntry, Fingerprint, Generation, Inverse, Kind, Name,
-    NewNode, ObjId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
+    Bind, Effect, EffectEntry, Entry as RecordEntry, Fingerprint, Generation, Ident, Inverse, Kind,
+    Name, NewNode, ObjId, Record, SlotId, TimesBefore, Timestamp, TxnWriter, Xattrs,
 };
 
 use super::api::{Attr, Entry, Kernel, OpResult, Trust};
@@ -23,6 +24,26 @@ use crate::sys;
 
 /// The name at the root of the workspace that no view shows.
 pub const STORE_NAME: &[u8] = b".txfs";
+
+/// The state of a view in which something is being changed.
+pub(super) struct Changing<'a> {
+    st: RwLockWriteGuard<'a, State>,
+    _turn: RwLockReadGuard<'a, ()>,
+}
+
+impl Deref for Changing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.st
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.st
+    }
+}
 
 /// What a view needs to exist.
 pub struct Parts {
@@ -46,6 +67,8 @@ pub struct Parts {
 pub struct View {
     pub(crate) nodes: Nodes,
     pub(super) state: RwLock<State>,
+    /// Held by every change for as long as it takes, and by whoever has the view stand still.
+    pub(super) turns: RwLock<()>,
     pub(crate) handles: Handles,
     procs: Processes,
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
@@ -67,6 +90,9 @@ pub struct State {
     pub generation: Generation,
     /// The layers of the generations after it, rising.
     pub layers: Vec<Arc<Layer>>,
+    /// Staged files that a commit is placing in the base, and what they are: their slots hold them no
+    /// longer, or hold what they displace.
+    pub landing: HashMap<SlotId, Ident>,
     /// Effects recorded and not taken back.
     pub effects: u64,
     /// Objects that a commit left without a name while they were open.
@@ -126,6 +152,7 @@ impl View {
             staging,
             generation,
             layers,
+            landing: HashMap::new(),
             effects,
             orphans: HashSet::new(),
             procs: Recorded::after(&records),
@@ -136,6 +163,7 @@ impl View {
         Ok(View {
             nodes,
             state: RwLock::new(state),
+            turns: RwLock::new(()),
             handles,
             procs: Processes::default(),
             kernel: RwLock::new(None),
@@ -178,12 +206,38 @@ impl View {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state for changing it; `EROFS` once the workspace is poisoned.
-    pub(super) fn write_state(&self) -> OpResult<RwLockWriteGuard<'_, State>> {
+    /// The state for changing it, once nobody has the view stand still; `EROFS` once the workspace is
+    /// poisoned.
+    pub(super) fn write_state(&self) -> OpResult<Changing<'_>> {
         if self.poisoned.load(Ordering::Relaxed) {
             return Err(Errno::ROFS);
         }
-        Ok(self.state.write().unwrap_or_else(PoisonError::into_inner))
+        let turn = self.turns.read().unwrap_or_else(PoisonError::into_inner);
+        let st = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Changing { st, _turn: turn })
+    }
+
+    /// Whether a change would have to wait, for a commit perhaps.
+    pub fn stands_still(&self) -> bool {
+        matches!(self.turns.try_read(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Whether an open for reading would have to: a commit has asked whether a staged file is open.
+    pub fn holds_back(&self, obj: ObjId) -> bool {
+        if !self.stands_still() {
+            return false;
+        }
+        let st = self.read_state();
+        let staged = |obj| st.delta.is_staged(obj) && self.handles.open_file(obj).is_none();
+        st.meant(obj).is_ok_and(staged)
+    }
+
+    /// statx(2) of a staged file, wherever the commit that is under way has brought it.
+    fn staged_stat(&self, st: &State, slot: SlotId) -> OpResult<Stat> {
+        match st.landing.get(&slot) {
+            None => st.staging.stat(slot).map_err(|e| errno(&e)),
+            Some(ident) => self.nodes.landing(&st.staging, slot, ident),
+        }
     }
 
     /// What this thread does from now on it does for a thread of another process; 0 if nobody knows for whom.
@@ -333,7 +387,7 @@ impl View {
             Origin::New(node) => (new_attr(obj, node.as_ref(), object), Trust::Own),
         };
         if let Some(slot) = object.content {
-            let staged = st.staging.stat(slot).map_err(|e| errno(&e))?;
+            let staged = self.staged_stat(st, slot)?;
             attr.size = staged.size;
             attr.blocks = staged.blocks;
             attr.blksize = staged.blksize;

@@ -230,7 +230,7 @@ impl Drive {
         self.try_rm(path).unwrap();
     }
 
-    fn names(&self, dir: ObjId) -> Vec<Vec<u8>> {
+    pub fn names(&self, dir: ObjId) -> Vec<Vec<u8>> {
         let (fh, _) = self.view.opendir(dir).unwrap();
         let mut names = Vec::new();
         self.view

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use txfs_journal::{Kind, Name, ObjId, Timestamp};
+
 use crate::drive::{Drive, Seen};
 
 const DIRS: usize = 8;
@@ -90,4 +92,53 @@ fn difference(then: &Tree, now: &Tree) -> String {
     odd.take(4)
         .map(|k| format!("{}: {:?} became {:?}\n", k.escape_ascii(), then.get(k), now.get(k)))
         .collect()
+}
+
+/// The view that commits shows what it showed, read by others all the while: what it wrote is on its way from
+/// the store to the base.
+#[test]
+fn a_view_goes_on_being_read_while_it_is_committed() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    base(dir.path());
+    let d = Drive::open(dir.path());
+    for round in 0..10 {
+        change(&d, round);
+        let (first, done) = (attributes(&d), AtomicBool::new(false));
+        let looks = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut looks = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let now = attributes(&d);
+                    let odd = first.iter().zip(&now).find(|(then, now)| then != now);
+                    assert!(now == first, "round {round}: {odd:?}");
+                    looks += 1;
+                }
+                looks
+            });
+            d.commit();
+            done.store(true, Ordering::Relaxed);
+            watch.join().unwrap()
+        });
+        assert!(looks > 0, "nobody looked in round {round}");
+        d.undo(None);
+    }
+    d.close();
+}
+
+/// What every entry is, without its content: to open what is being placed is to wait for it.
+fn attributes(d: &Drive) -> Vec<(Vec<u8>, Kind, u32, u32, u64, Option<Timestamp>)> {
+    let (mut out, mut todo) = (Vec::new(), vec![(Vec::new(), ObjId::ROOT)]);
+    while let Some((path, dir)) = todo.pop() {
+        for name in d.names(dir) {
+            let attr = d.view.lookup(dir, &Name::new(&name).unwrap()).unwrap().attr;
+            let path = [&path[..], b"/", &name].concat();
+            if attr.kind == Kind::Dir {
+                todo.push((path.clone(), attr.obj));
+            }
+            let mtime = (attr.kind != Kind::Dir).then_some(attr.mtime);
+            out.push((path, attr.kind, attr.mode, attr.nlink, attr.size, mtime));
+        }
+    }
+    out.sort();
+    out
 }
