@@ -381,7 +381,7 @@ os.write(fd, ('%s run -- sh -c \'test -t 0 && test -t 1 && trap "echo CAUGHT; ex
 until(b'UP\r\n')
 os.write(fd, b'\x03')
 assert b'CAUGHT' in until(b'READY$ ')
-os.write(fd, b'echo code=$?\n'); assert b'code=5' in until(b'READY$ ')
+os.write(fd, b'echo code=$? D"O"NE\n'); assert b'code=5 ' in until(b'DONE\r\n')
 os.write(fd, ('%s run -- sh -c \'echo U"P"; read line; echo got=$line\'\n' % txfs).encode())
 until(b'UP\r\n')
 os.write(fd, b'\x1a'); assert b'Stopped' in until(b'READY$ ')
