@@ -1,6 +1,6 @@
 //! From requests to verbs, and their answers.
 
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ use crate::txn::verbs::CommitOptions;
 
 /// Bytes that are sent in one data frame.
 const PIECE: usize = 256 << 10;
+/// Bytes of an output that are kept in memory; what is longer goes through a file that has no name.
+const IN_MEMORY: usize = 4 << 20;
 
 /// Answers one request.
 ///
@@ -171,10 +173,15 @@ fn stream<T>(
     wire: &mut Wire,
     verb: impl FnOnce(&mut dyn io::Write) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    let failed = |what: &str, e: io::Error| Failure::new(Code::Io, format!("{what}: {e}"));
+    // The verb has the view stand still, and whoever reads its output may take his time.
+    let mut whole = tempfile::spooled_tempfile(IN_MEMORY);
+    let result = verb(&mut whole)?;
+    whole.rewind().map_err(|e| failed("the output cannot be kept", e))?;
     let mut out = io::BufWriter::with_capacity(PIECE, Frames(wire));
-    let result = verb(&mut out)?;
-    io::Write::flush(&mut out)
-        .map_err(|e| Failure::new(Code::Io, format!("the client does not take the output: {e}")))?;
+    io::copy(&mut whole, &mut out)
+        .and_then(|_| io::Write::flush(&mut out))
+        .map_err(|e| failed("the client does not take the output", e))?;
     Ok(result)
 }
 

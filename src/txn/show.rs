@@ -100,8 +100,8 @@ impl Workspace {
         out: &mut dyn Write,
     ) -> Result<Vec<ChangeLine>, Failure> {
         let view = self.view(name, uid)?;
-        let cut = view.cut();
-        let st = &cut.st;
+        let still = view.stand_still();
+        let st = &still.state();
         let changes = net::changes(&view, st).map_err(op("read the changes"))?;
         let lines = only(net::lines(&view, st, &changes).map_err(op("read the changes"))?, paths);
         match form {

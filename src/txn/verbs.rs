@@ -75,11 +75,12 @@ impl Workspace {
         self.hand_over()?;
         let view = self.view(name, uid)?;
         let (lines, drift) = {
-            let cut = view.cut();
-            let changes = net::changes(&view, &cut.st).map_err(op("read the changes"))?;
-            let lines = net::lines(&view, &cut.st, &changes).map_err(op("read the changes"))?;
-            let drift = if cut.st.layers.is_empty() {
-                validate(&view, &cut.st, &self.restamped()?)?.conflicts
+            let still = view.stand_still();
+            let st = still.state();
+            let changes = net::changes(&view, &st).map_err(op("read the changes"))?;
+            let lines = net::lines(&view, &st, &changes).map_err(op("read the changes"))?;
+            let drift = if st.layers.is_empty() {
+                validate(&view, &st, &self.restamped()?)?.conflicts
             } else {
                 Vec::new()
             };
@@ -235,16 +236,16 @@ impl Workspace {
             return Ok(());
         }
         let mine = {
-            let cut = view.cut();
-            net::changes(view, &cut.st).map_err(op("read the changes"))?
+            let still = view.stand_still();
+            net::changes(view, &still.state()).map_err(op("read the changes"))?
         };
         if mine.is_empty() {
             // Nothing is lost by beginning again on the live generation.
             return self.refresh(view, name, uid);
         }
         let conflicts = {
-            let cut = view.cut();
-            rebase::conflicts(view, &cut.st)?
+            let still = view.stand_still();
+            rebase::conflicts(view, &still.state())?
         };
         let option = if name == MAIN { String::new() } else { format!(" --txn {name}") };
         let (what, hint) = if conflicts.is_empty() {
@@ -310,8 +311,9 @@ impl Workspace {
     }
 
     fn contradicts(&self, view: &View) -> Result<bool, Failure> {
-        let cut = view.cut();
-        Ok(!rebase::conflicts(view, &cut.st)?.is_empty())
+        let still = view.stand_still();
+        let conflicts = rebase::conflicts(view, &still.state())?;
+        Ok(!conflicts.is_empty())
     }
 
     /// Sets an empty transaction on the live generation.

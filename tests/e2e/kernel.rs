@@ -801,3 +801,21 @@ fn status_names_who_writes() {
     assert_eq!(writers.len(), 1, "{status}");
     assert_eq!(writers[0]["pids"], serde_json::json!([std::process::id()]));
 }
+
+/// Whoever pages through a long diff holds nobody up.
+#[test]
+fn a_diff_that_nobody_reads_holds_nobody_up() {
+    let work = Work::new();
+    work.run("seq 900000 > long").ok();
+    work.sh("mkdir ../view");
+    work.txfs(["mount", "../view"]).ok();
+    let mut diff =
+        work.command(work.bin()).arg("diff").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    // One byte of it has arrived, and the rest is more than pipe and socket hold.
+    std::io::Read::read_exact(diff.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    work.sh("timeout 20 sh -c 'echo 1 > ../view/new; rm ../view/long'");
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(diff.stdout.as_mut().unwrap(), &mut rest).unwrap();
+    assert!(diff.wait().unwrap().success() && rest.ends_with(b"+900000\n"));
+    work.txfs(["umount", "../view"]).ok();
+}

@@ -125,8 +125,11 @@ fn a_view_goes_on_being_read_while_it_is_committed() {
     d.close();
 }
 
+/// Path, kind, mode, links, size, and of everything but directories the time.
+type Attributes = (Vec<u8>, Kind, u32, u32, u64, Option<Timestamp>);
+
 /// What every entry is, without its content: to open what is being placed is to wait for it.
-fn attributes(d: &Drive) -> Vec<(Vec<u8>, Kind, u32, u32, u64, Option<Timestamp>)> {
+fn attributes(d: &Drive) -> Vec<Attributes> {
     let (mut out, mut todo) = (Vec::new(), vec![(Vec::new(), ObjId::ROOT)]);
     while let Some((path, dir)) = todo.pop() {
         for name in d.names(dir) {
