@@ -156,6 +156,19 @@ fn command(host: Host, options: &Options, rewrite: bool) -> Result<String, Failu
     Ok(format!("{call} || {{ echo 'txfs: the hook failed' >&2; exit 2; }}"))
 }
 
+/// What the host wants before it heeds the hook.
+fn next_step(host: Host) -> Option<&'static str> {
+    match host {
+        Host::ClaudeCode => None,
+        Host::Codex => Some(
+            "Codex runs the hook only after a review (/hooks in its prompt), and a project's only in a trusted project",
+        ),
+        Host::Gemini => Some(
+            "Gemini CLI goes by its own rules for what the hook allows; docs/hooks.md has the rule to add",
+        ),
+    }
+}
+
 fn change(
     global: &Global,
     host: Host,
@@ -199,6 +212,9 @@ fn change(
             say(&format!("changed {name}; what it was is in {backup}"));
         }
         None => say(&format!("made {name}")),
+    }
+    if let Some(next) = command.and_then(|_| next_step(host)) {
+        say(next);
     }
     Ok(code)
 }

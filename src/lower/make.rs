@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, mkdirat,
-    openat, readlinkat, symlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, mkdirat, openat,
+    readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 

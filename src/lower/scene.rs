@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, chmodat, fstat, openat, statat};
+use rustix::fs::{
+    Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, chmodat, fstat, openat, statat,
+};
 use rustix::io::Errno;
 
 use super::{Facts, Split, say};

@@ -167,7 +167,7 @@ fn names_that_change_meanwhile_lead_nowhere_else() {
     let script = format!(
         r#"
         set +e; umask 777
-        (while :; do ln -s {out} n; mv -T n new; rm -rf new; done) 2>/dev/null &
+        (while :; do ln -sfn {out} n; mv -T n new; rm -rf new; done) 2>/dev/null &
         swap=$!
         for i in $(seq 40); do
             {bin} sh --tier exact --policy deny -c 'mkdir -p new/x'
