@@ -169,7 +169,7 @@ fn names_that_change_meanwhile_lead_nowhere_else() {
         set +e; umask 777
         (while :; do ln -sfn {out} n; mv -T n new; rm -rf new; done) 2>/dev/null &
         swap=$!
-        for i in $(seq 40); do
+        for i in $(seq 20); do
             {bin} sh --tier exact --policy deny -c 'mkdir -p new/x'
             {bin} sh --tier exact --policy deny -c 'cp -r from new'
             {bin} sh --tier exact --policy deny -c 'touch new/y'
