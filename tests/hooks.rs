@@ -131,12 +131,39 @@ fn codex_is_told_what_to_run_instead() {
 }
 
 #[test]
-fn gemini_gets_another_command() {
-    let said = ask(&["gemini"], &fixture("gemini-move"));
+fn codex_replaces_the_command_where_it_is_said_that_it_can() {
+    for (name, policy, text) in [("codex-move", "deny", "'mv a b'"), ("codex-list", "run", "ls")] {
+        let event: Value = serde_json::from_slice(&fixture(name)).unwrap();
+        let output = &ask(&["codex", "--rewrite"], &fixture(name))["hookSpecificOutput"];
+        // Codex rejects other words beside a replacement, and a replacement without this one.
+        assert_eq!(output["permissionDecision"], "allow");
+        assert_eq!(output["permissionDecisionReason"], Value::Null);
+        let mut input = event["tool_input"].clone();
+        input["command"] = sh(policy, text).into();
+        assert_eq!(output["updatedInput"], input);
+    }
+    let said = ask(&["codex", "--rewrite", "--policy", "deny"], &fixture("codex-list"));
+    assert_eq!(said["hookSpecificOutput"]["permissionDecision"], "deny");
+    let said = ask(&["codex", "--rewrite"], &fixture("codex-permission"));
+    assert_eq!(said["hookSpecificOutput"]["decision"]["behavior"], "deny");
+    let dir = tempfile::tempdir().unwrap();
+    let said = txfs(dir.path(), &["hook", "install", "gemini", "--rewrite"], b"");
+    assert_eq!(said.status.code(), Some(2));
+}
+
+/// A replacement takes the place of the whole input: of the directory to run in, too.
+#[test]
+fn gemini_gets_another_command_with_the_rest_of_the_input() {
+    let mut event: Value = serde_json::from_slice(&fixture("gemini-move")).unwrap();
+    event["tool_input"]["dir_path"] = "sub".into();
+    let said = ask(&["gemini"], event.to_string().as_bytes());
     assert_eq!(said["decision"], "allow");
-    assert_eq!(said["hookSpecificOutput"]["tool_input"]["command"], sh("deny", "'mv a b'"));
+    let mut input = event["tool_input"].clone();
+    input["command"] = sh("deny", "'mv a b'").into();
+    assert_eq!(said["hookSpecificOutput"]["tool_input"], input);
     let said = ask(&["gemini"], &fixture("gemini-list"));
-    assert_eq!(said["decision"], Value::Null, "the host asks, about our command");
+    assert_eq!(said["decision"], "ask", "its own rules may allow what runs unasked");
+    assert!(said["systemMessage"].as_str().unwrap().contains("not witnessed"));
     assert_eq!(said["hookSpecificOutput"]["tool_input"]["command"], sh("run", "ls"));
     let said = ask(&["gemini", "--policy", "deny"], &fixture("gemini-list"));
     assert_eq!(said["decision"], "deny");
@@ -156,6 +183,16 @@ fn what_does_not_decode_is_no_consent() {
     assert_eq!(ask(&["gemini"], b"nonsense")["decision"], "deny");
     let nul = with_command("claude-code-move", "mv a b\0");
     assert_eq!(ask(&["claude-code"], &nul)["hookSpecificOutput"]["permissionDecision"], "deny");
+    for closed in [">&-", "> /dev/full", "> /dev/null"] {
+        let line = format!("{TXFS} hook claude-code {closed}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&fixture("claude-code-move")).unwrap();
+        let said = child.wait_with_output().unwrap();
+        assert_eq!(said.status.code(), Some(2), "{closed}");
+        assert!(!said.stderr.is_empty(), "two hosts take a silent failure for consent");
+    }
     // A call that is wrong itself is what every host takes for a block.
     assert_eq!(
         txfs(Path::new("/"), &["hook", "claude-code", "--what"], b"").status.code(),
@@ -196,7 +233,8 @@ fn install_adds_one_hook_and_uninstall_takes_it_back() {
     let value: Value = serde_json::from_str(&installed).unwrap();
     let groups = value["hooks"]["PreToolUse"].as_array().unwrap();
     assert_eq!((groups.len(), &groups[0]["matcher"]), (2, &json!("Write")));
-    let command = format!("{TXFS} hook claude-code --tier bare --policy ask || exit 2");
+    let command = format!("{TXFS} hook claude-code --tier bare --policy ask");
+    let command = format!("{command} || {{ echo 'txfs: the hook failed' >&2; exit 2; }}");
     assert_eq!(groups[1]["hooks"][0]["command"], command);
     assert!(
         installed.contains("\"a\":   [1,2]") || installed.contains("\"a\": [1,2]"),

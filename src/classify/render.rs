@@ -6,18 +6,21 @@ use super::witness::{Command, Content, Witness};
 /// A text that is witnessed and means the same: one blank between words, quotes only where needed.
 #[must_use]
 pub fn render(witness: &Witness<'_>) -> Vec<u8> {
-    render_from(witness, 0)
-}
-
-/// The same for the commands from number `first` on, behind the same `cd`.
-#[must_use]
-pub fn render_from(witness: &Witness<'_>, first: usize) -> Vec<u8> {
     let mut out = Vec::new();
     if let Some(dir) = witness.cd {
         out.extend_from_slice(b"cd");
         word(&mut out, dir);
         out.extend_from_slice(b" && ");
     }
+    out.extend_from_slice(&render_from(witness, 0));
+    out
+}
+
+/// The same for the commands from number `first` on, as they are written in the directory that the
+/// `cd` in front leads to.
+#[must_use]
+pub fn render_from(witness: &Witness<'_>, first: usize) -> Vec<u8> {
+    let mut out = Vec::new();
     for (i, command) in witness.commands.iter().skip(first).enumerate() {
         if i > 0 {
             out.extend_from_slice(b" && ");

@@ -21,7 +21,12 @@ pub(super) enum Hook {
     /// Answer an event of Claude Code on standard input
     ClaudeCode(Options),
     /// Answer an event of Codex
-    Codex(Options),
+    Codex {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        rewrite: Rewrite,
+    },
     /// Answer an event of Gemini CLI
     Gemini(Options),
     /// Put the hook into a host's settings
@@ -32,6 +37,8 @@ pub(super) enum Hook {
         scope: Scope,
         #[command(flatten)]
         options: Options,
+        #[command(flatten)]
+        rewrite: Rewrite,
     },
     /// Take it out again
     Uninstall {
@@ -52,6 +59,13 @@ pub(super) struct Options {
     policy: Policy,
 }
 
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Rewrite {
+    /// Codex: replace the command instead of naming the one to run (releases that cannot do so run the old one)
+    #[arg(long)]
+    rewrite: bool,
+}
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Scope {
     /// The settings of the current directory's project (the default)
@@ -68,11 +82,11 @@ pub(super) struct Scope {
 /// Only of `install` and `uninstall`: a hook answers with what failed.
 pub(super) fn perform(global: &Global, hook: &Hook) -> Result<ExitCode, Failure> {
     match hook {
-        Hook::ClaudeCode(options) => Ok(answer(Host::ClaudeCode, options)),
-        Hook::Codex(options) => Ok(answer(Host::Codex, options)),
-        Hook::Gemini(options) => Ok(answer(Host::Gemini, options)),
-        Hook::Install { host, scope, options } => {
-            let command = command(*host, options)?;
+        Hook::ClaudeCode(options) => Ok(answer(Host::ClaudeCode, options, false)),
+        Hook::Codex { options, rewrite } => Ok(answer(Host::Codex, options, rewrite.rewrite)),
+        Hook::Gemini(options) => Ok(answer(Host::Gemini, options, false)),
+        Hook::Install { host, scope, options, rewrite } => {
+            let command = command(*host, options, rewrite.rewrite)?;
             change(global, *host, scope, Some(&command))
         }
         Hook::Uninstall { host, scope } => change(global, *host, scope, None),
@@ -82,13 +96,13 @@ pub(super) fn perform(global: &Global, hook: &Hook) -> Result<ExitCode, Failure>
 /// The code by which every host understands that a command is blocked.
 const BLOCKED: u8 = 2;
 
-fn answer(host: Host, options: &Options) -> ExitCode {
+fn answer(host: Host, options: &Options, rewrite: bool) -> ExitCode {
     let mut event = Vec::new();
     let read = io::stdin().lock().take(hook::MAX_EVENT + 1).read_to_end(&mut event);
     let program = std::env::current_exe().map(|path| path.into_os_string().into_string());
     let answer = match (read, program) {
         (Ok(n), Ok(Ok(program))) if n as u64 <= hook::MAX_EVENT => {
-            let rules = Rules { tier: options.tier, policy: options.policy, program };
+            let rules = Rules { tier: options.tier, policy: options.policy, rewrite, program };
             hook::answer(host, &event, &rules)
         }
         (Ok(_), Ok(Ok(_))) => hook::failed(host, None, "the event is too long"),
@@ -96,6 +110,10 @@ fn answer(host: Host, options: &Options) -> ExitCode {
         (Err(e), _) | (_, Err(e)) => hook::failed(host, None, &e.to_string()),
     };
     let Some(answer) = answer else { return ExitCode::SUCCESS };
+    if goes_nowhere() {
+        say("the answer would go to /dev/null: the hook needs its standard output");
+        return ExitCode::from(BLOCKED);
+    }
     match writeln!(io::stdout(), "{answer}").and_then(|()| io::stdout().flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -105,8 +123,20 @@ fn answer(host: Host, options: &Options) -> ExitCode {
     }
 }
 
+/// Whether nobody can read standard output. A descriptor that is closed when a program starts is
+/// opened on /dev/null by Rust's runtime, so that writing to it does not fail.
+fn goes_nowhere() -> bool {
+    let (stdout, null) = (rustix::fs::fstat(io::stdout()), rustix::fs::stat("/dev/null"));
+    stdout.is_ok_and(|out| {
+        let device = rustix::fs::FileType::from_raw_mode(out.st_mode).is_char_device();
+        device && null.is_ok_and(|null| null.st_rdev == out.st_rdev)
+    })
+}
+
 /// What the host calls. A program that is gone or dies must not count as consent.
-fn command(host: Host, options: &Options) -> Result<String, Failure> {
+///
+/// Two hosts take code 2 for a block only if something is said on standard error with it.
+fn command(host: Host, options: &Options, rewrite: bool) -> Result<String, Failure> {
     let program = std::env::current_exe().map_err(|e| {
         Failure::new(Code::Io, format!("cannot find this program: {e}"))
             .hint("check that /proc is mounted")
@@ -117,7 +147,26 @@ fn command(host: Host, options: &Options) -> Result<String, Failure> {
             .hint("move txfs to a path that is UTF-8")
     })?;
     let (name, tier, policy) = (host.name(), options.tier.name(), options.policy.name());
-    Ok(format!("{word} hook {name} --tier {tier} --policy {policy} || exit 2"))
+    if rewrite && host != Host::Codex {
+        let what = format!("{name} always replaces the command: --rewrite is for codex");
+        return Err(Failure::new(Code::Usage, what).hint("leave --rewrite out"));
+    }
+    let rewrite = if rewrite { " --rewrite" } else { "" };
+    let call = format!("{word} hook {name} --tier {tier} --policy {policy}{rewrite}");
+    Ok(format!("{call} || {{ echo 'txfs: the hook failed' >&2; exit 2; }}"))
+}
+
+/// What the host wants before it heeds the hook.
+fn next_step(host: Host) -> Option<&'static str> {
+    match host {
+        Host::ClaudeCode => None,
+        Host::Codex => Some(
+            "Codex runs the hook only after a review (/hooks in its prompt), and a project's only in a trusted project",
+        ),
+        Host::Gemini => Some(
+            "Gemini CLI goes by its own rules for what the hook allows; docs/hooks.md has the rule to add",
+        ),
+    }
 }
 
 fn change(
@@ -163,6 +212,9 @@ fn change(
             say(&format!("changed {name}; what it was is in {backup}"));
         }
         None => say(&format!("made {name}")),
+    }
+    if let Some(next) = command.and_then(|_| next_step(host)) {
+        say(next);
     }
     Ok(code)
 }

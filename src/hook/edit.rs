@@ -73,7 +73,8 @@ fn is_own(host: Host, group: &RawValue) -> bool {
     let calls = format!(" hook {}", host.name());
     let own = |hook: &Value| {
         hook["command"].as_str().is_some_and(|command| {
-            command.contains("txfs") && command.contains(&calls) && command.ends_with("|| exit 2")
+            let blocks = ["|| exit 2", "exit 2; }"].iter().any(|end| command.ends_with(end));
+            command.contains("txfs") && command.contains(&calls) && blocks
         })
     };
     group["hooks"].as_array().is_some_and(|hooks| !hooks.is_empty() && hooks.iter().all(own))

@@ -69,6 +69,8 @@ pub struct Rules {
     pub tier: Tier,
     /// What happens to the rest: asked about, denied, or run in the transaction.
     pub policy: Policy,
+    /// Whether the host is known to replace a command where not every release of it does (Codex).
+    pub rewrite: bool,
     /// This program's path.
     pub program: String,
 }
@@ -107,7 +109,7 @@ pub fn answer(host: Host, event: &[u8], rules: &Rules) -> Option<Value> {
         return failed(host, Some(kind), "the event has no tool_input with a command");
     };
     let decision = decide(host, kind, command, rules);
-    express(host, kind, input, decision)
+    express(host, kind, input, decision, rules.rewrite)
 }
 
 /// The answer where none could be found.
@@ -117,9 +119,10 @@ pub fn failed(host: Host, kind: Option<&str>, what: &str) -> Option<Value> {
     let reason = format!("txfs: {what}");
     let decision = match host {
         Host::ClaudeCode => Decision::Ask(reason, None),
+        // One cannot ask, and of the other not every release can.
         Host::Codex | Host::Gemini => Decision::Deny(reason),
     };
-    express(host, kind, &Map::new(), decision)
+    express(host, kind, &Map::new(), decision, false)
 }
 
 /// The command that performs or runs a text in the transaction.
@@ -176,8 +179,8 @@ fn decided(host: Host, kind: &str, text: &str, rules: &Rules) -> Option<Decision
             }
         } else {
             match (rules.policy, host) {
-                (Policy::Ask, Host::Codex | Host::Gemini) => Decision::Nothing,
-                (Policy::Ask, Host::ClaudeCode) => Decision::Ask(reason, None),
+                (Policy::Ask, Host::Codex) => Decision::Nothing,
+                (Policy::Ask, Host::ClaudeCode | Host::Gemini) => Decision::Ask(reason, None),
                 (Policy::Deny | Policy::Run | Policy::Confine, _) => {
                     Decision::Deny("txfs: the rules of the hook do not allow this policy".into())
                 }
@@ -220,11 +223,12 @@ fn express(
     kind: &str,
     input: &Map<String, Value>,
     decision: Decision,
+    rewrites: bool,
 ) -> Option<Value> {
     match host {
         Host::ClaudeCode => claude_code(kind, input, decision),
-        Host::Codex => codex(kind, decision),
-        Host::Gemini => gemini(kind, decision),
+        Host::Codex => codex(kind, input, decision, rewrites),
+        Host::Gemini => gemini(kind, input, decision),
     }
 }
 
@@ -241,17 +245,39 @@ fn claude_code(kind: &str, input: &Map<String, Value>, decision: Decision) -> Op
         "permissionDecisionReason": reason,
     });
     if let Some(command) = command {
-        // It replaces the whole input.
-        let mut input = input.clone();
-        input.insert("command".into(), command.into());
-        output["updatedInput"] = input.into();
+        output["updatedInput"] = with_command(input, command);
     }
     Some(json!({ "hookSpecificOutput": output }))
 }
 
-/// Its hooks cannot replace a command: the reason of a denial names the one that may run.
-fn codex(kind: &str, decision: Decision) -> Option<Value> {
+/// The input with another command: hosts put it in the place of the whole input.
+fn with_command(input: &Map<String, Value>, command: String) -> Value {
+    let mut input = input.clone();
+    input.insert("command".into(), command.into());
+    input.into()
+}
+
+/// Not every release can replace a command, and one that cannot runs the old one: unless it is said
+/// that this one can, the reason of a denial names the command that may run. Either is asked about
+/// at its `PermissionRequest`.
+fn codex(
+    kind: &str,
+    input: &Map<String, Value>,
+    decision: Decision,
+    rewrites: bool,
+) -> Option<Value> {
     let reason = match decision {
+        Decision::Allow(_, Some(command)) | Decision::Ask(_, Some(command))
+            if rewrites && kind == "PreToolUse" =>
+        {
+            let output = json!({
+                "hookEventName": kind,
+                // The word for a replacement; whether it may run is decided afterwards.
+                "permissionDecision": "allow",
+                "updatedInput": with_command(input, command),
+            });
+            return Some(json!({ "hookSpecificOutput": output }));
+        }
         Decision::Nothing | Decision::Ask(_, None) => return None,
         Decision::Allow(_, None) if kind == "PermissionRequest" => {
             let output = json!({ "hookEventName": kind, "decision": { "behavior": "allow" } });
@@ -275,25 +301,23 @@ fn codex(kind: &str, decision: Decision) -> Option<Value> {
     Some(json!({ "hookSpecificOutput": output }))
 }
 
-/// To ask is what it does without a decision; the command that it asks about can be replaced.
-fn gemini(kind: &str, decision: Decision) -> Option<Value> {
+/// What is allowed here its own rules may still ask about. Older releases have no word for a
+/// question: to them it is no decision, and they go by their rules.
+fn gemini(kind: &str, input: &Map<String, Value>, decision: Decision) -> Option<Value> {
     let (word, reason, command) = match decision {
         Decision::Nothing => return None,
-        Decision::Allow(reason, command) => (Some("allow"), reason, command),
-        Decision::Ask(reason, command) => (None, reason, command),
-        Decision::Deny(reason) => (Some("deny"), reason, None),
+        Decision::Allow(reason, command) => ("allow", reason, command),
+        Decision::Ask(reason, command) => ("ask", reason, command),
+        Decision::Deny(reason) => ("deny", reason, None),
     };
-    let mut answer = json!({});
-    match word {
-        Some(word) => {
-            answer["decision"] = word.into();
-            answer["reason"] = reason.into();
-        }
-        None => answer["systemMessage"] = reason.into(),
+    let mut answer = json!({ "decision": word, "reason": reason });
+    if word == "ask" {
+        // What the user reads.
+        answer["systemMessage"] = answer["reason"].clone();
     }
     if let Some(command) = command {
-        answer["hookSpecificOutput"] =
-            json!({ "hookEventName": kind, "tool_input": { "command": command } });
+        let input = with_command(input, command);
+        answer["hookSpecificOutput"] = json!({ "hookEventName": kind, "tool_input": input });
     }
     Some(answer)
 }

@@ -123,7 +123,7 @@ fn look(source: &Spot, how: How, target: &Spot, depth: usize) -> Result<(), Spli
         match below.lstat().map(|stat| kind(&stat)).map_err(|_| Split::Raced)? {
             FileType::Directory => look(&below, how, target, depth)?,
             FileType::RegularFile => {
-                let fd = open_entry(&below).map_err(|_| Split::Unreadable)?;
+                let fd = open_entry(how, &below).map_err(|_| Split::Unreadable)?;
                 if how.preserve {
                     no_acl(&fd)?;
                 }
@@ -139,9 +139,15 @@ fn look(source: &Spot, how: How, target: &Spot, depth: usize) -> Result<(), Spli
     Ok(())
 }
 
-fn open_entry(spot: &Spot) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    openat(&spot.dir, &spot.name[..], flags, Mode::empty())
+/// Opens a regular file to copy. What has been put in its place since it was looked at (a link, a
+/// device without an end) is not read.
+fn open_entry(how: How, spot: &Spot) -> Result<OwnedFd, Errno> {
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    if how.recursive {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let file = openat(&spot.dir, &spot.name[..], flags, Mode::empty())?;
+    if is_regular(&file)? { Ok(file) } else { Err(Errno::INVAL) }
 }
 
 fn cannot_make(source: &Stat) -> &'static str {
@@ -240,7 +246,7 @@ fn entry(
         | FileType::CharacterDevice
         | FileType::BlockDevice
         | FileType::Unknown => {
-            let file = match open_entry(source) {
+            let file = match open_entry(how, source) {
                 Ok(file) => file,
                 Err(e) => return not_readable(scene, from, e),
             };
@@ -335,9 +341,10 @@ fn directory(
 /// Opens a new directory, which its owner may use while it is filled; says the mode that it was
 /// made with.
 fn open_new(target: &Spot) -> Result<(OwnedFd, Mode), Errno> {
-    let mode = Mode::from_raw_mode(target.lstat()?.st_mode & 0o7777);
+    let (pinned, stat) = super::scene::pin_dir(target)?;
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
     if !mode.contains(Mode::RWXU) {
-        rustix::fs::chmodat(&target.dir, &target.name[..], mode | Mode::RWXU, AtFlags::empty())?;
+        super::scene::chmod_pinned(&pinned, mode | Mode::RWXU)?;
     }
     Ok((open(target)?, mode))
 }

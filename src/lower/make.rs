@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, chmodat, fstat, mkdirat,
-    openat, readlinkat, symlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, mkdirat, openat,
+    readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -66,7 +66,7 @@ fn make_all<'p>(scene: &Scene<'_>, path: &'p [u8]) -> Made<'p> {
             continue;
         }
         match make_dir(scene, at) {
-            Ok(()) if !last => open_to_owner(scene, at).map_err(|e| (at, e))?,
+            Ok(()) if !last => open_to_owner(scene, at)?,
             Ok(()) => {}
             Err((_, e)) => match (scene.stat(at), e) {
                 (Ok(stat), _) if kind(&stat) == FileType::Directory => {}
@@ -80,10 +80,15 @@ fn make_all<'p>(scene: &Scene<'_>, path: &'p [u8]) -> Made<'p> {
 }
 
 /// Parents can be written and entered by their owner whatever the umask says.
-fn open_to_owner(scene: &Scene<'_>, path: &[u8]) -> Result<(), Errno> {
-    let mode = Mode::from_raw_mode(scene.stat(path)?.st_mode & 0o7777);
-    let open = mode | Mode::WUSR | Mode::XUSR;
-    if open == mode { Ok(()) } else { chmodat(scene.facts.dir, path, open, AtFlags::empty()) }
+fn open_to_owner<'p>(scene: &Scene<'_>, path: &'p [u8]) -> Made<'p> {
+    let spot = scene.spot(path).map_err(|_| (path, Errno::XDEV))?.map_err(|e| (path, e))?;
+    super::scene::pin_dir(&spot)
+        .and_then(|(dir, stat)| {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+            let open = mode | Mode::WUSR | Mode::XUSR;
+            if open == mode { Ok(()) } else { super::scene::chmod_pinned(&dir, open) }
+        })
+        .map_err(|e| (path, e))
 }
 
 /// `touch PATH...`
@@ -185,9 +190,8 @@ pub(super) fn chmod(scene: &mut Scene<'_>, digits: &[u8], paths: &[&[u8]]) -> Do
                 // A directory keeps its setuid and setgid bits, as numeric modes of four digits do.
                 let is_dir = kind(&stat) == FileType::Directory;
                 let kept = if is_dir { stat.st_mode & 0o6000 } else { 0 };
-                let at = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
                 let mode = Mode::from_raw_mode(mode | kept);
-                if let Err(e) = chmodat(scene.facts.dir, at, mode, AtFlags::empty()) {
+                if let Err(e) = super::scene::chmod_pinned(&fd, mode) {
                     code = scene.failed("chmod: changing permissions of", path, e);
                 }
             }

@@ -93,16 +93,15 @@ fn parts(name: &[u8], utf8: bool) -> Vec<Part<'_>> {
 
 /// A name as `quote` of gnulib writes it, which only `mkdir` uses.
 pub(super) fn locale(name: &[u8], utf8: bool) -> Vec<u8> {
-    if utf8 {
-        return ["\u{2018}".as_bytes(), name, "\u{2019}".as_bytes()].concat();
-    }
-    let mut out = b"'".to_vec();
+    let (open, close, escaped) =
+        if utf8 { ("\u{2018}", "\u{2019}", &b"\\"[..]) } else { ("'", "'", &b"'\\"[..]) };
+    let mut out = open.as_bytes().to_vec();
     for &b in name {
-        if b"'\\".contains(&b) {
+        if escaped.contains(&b) {
             out.push(b'\\');
         }
         out.push(b);
     }
-    out.push(b'\'');
+    out.extend_from_slice(close.as_bytes());
     out
 }

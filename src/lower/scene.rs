@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fstat, openat, statat};
+use rustix::fs::{
+    Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, chmodat, fstat, openat, statat,
+};
 use rustix::io::Errno;
 
 use super::{Facts, Split, say};
@@ -33,6 +35,20 @@ pub(super) fn same(a: &Stat, b: &Stat) -> bool {
 /// Whether a directory that was opened by its path alone may be entered.
 pub(super) fn may_search(dir: &OwnedFd) -> bool {
     accessat(dir, ".", Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Holds the directory that an entry is, and nothing that a link leads to, whatever its mode.
+pub(super) fn pin_dir(spot: &Spot) -> Result<(OwnedFd, Stat), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(&spot.dir, &spot.name[..], flags, Mode::empty())?;
+    let stat = fstat(&dir)?;
+    Ok((dir, stat))
+}
+
+/// Changes the mode of what is held, wherever its name leads by now.
+pub(super) fn chmod_pinned(pinned: &OwnedFd, mode: Mode) -> Result<(), Errno> {
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(pinned));
+    chmodat(rustix::fs::CWD, path, mode, AtFlags::empty())
 }
 
 /// The last component of an operand, which is never empty.

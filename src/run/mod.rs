@@ -276,7 +276,8 @@ pub(crate) fn quoted(command: &[OsString]) -> Vec<u8> {
             out.push(b' ');
         }
         let bytes = word.as_bytes();
-        if !bytes.is_empty() && bytes.iter().all(plain) {
+        // zsh puts a program's path in the place of `=name`.
+        if !bytes.is_empty() && bytes[0] != b'=' && bytes.iter().all(plain) {
             out.extend_from_slice(bytes);
         } else {
             out.push(b'\'');

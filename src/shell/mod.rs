@@ -12,11 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use serde::Serialize;
 
-use crate::classify::{Tier, Verdict, classify, reads, render_from, rewrite};
+use crate::classify::{Tier, Verdict, Witness, classify, reads, render_from, rewrite};
 use crate::daemon::client::{self, Target};
 use crate::lower::{self, Facts, Lowered};
 use crate::proto::{Code, Failure, PathBytes, Verb};
@@ -88,6 +88,9 @@ pub struct Done {
     pub refused: Option<Failure>,
 }
 
+/// How the directory of a `cd` is held.
+const IN_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 /// Why a text, or what is left of it, is not lowered.
 #[derive(Clone, Copy)]
 struct Why {
@@ -113,24 +116,22 @@ impl Call<'_> {
     /// # Errors
     /// txfs's own. A text that is refused is none: see [`Done::refused`].
     pub fn execute(&self) -> Result<Done, Failure> {
-        let (text, options) = match words::read(self.words) {
-            Asked::Text(text) => (Some(text.as_bytes()), false),
-            Asked::Options(text) => (Some(text.as_bytes()), true),
-            Asked::Other => (None, false),
-        };
+        // What is asked about and written down is what would run: with options that a shell reads in
+        // its own way, only all the words say that.
         let whole = run::quoted(self.words);
-        let shown = text.unwrap_or(&whole);
-        let why = match (text, options) {
-            (None, _) => NO_TEXT,
-            (Some(_), true) => OPTIONS,
-            (Some(text), false) => match classify(text, self.tier) {
+        let (shown, why) = match words::read(self.words) {
+            Asked::Other => (&whole[..], NO_TEXT),
+            Asked::Options => (&whole[..], OPTIONS),
+            Asked::Text(text) => match classify(text.as_bytes(), self.tier) {
                 Verdict::Witnessed(witness) => {
+                    let text = text.as_bytes();
                     let view =
                         self.enter(&format!("sh lowers ({}): ", witness.tier.name()), text)?;
-                    return self.lower(&view, &witness);
+                    return self.lower(&view, text, &witness);
                 }
                 Verdict::Emission(emission) => {
-                    Why { code: emission.reason.code(), words: emission.reason.why() }
+                    let why = Why { code: emission.reason.code(), words: emission.reason.why() };
+                    (text.as_bytes(), why)
                 }
             },
         };
@@ -138,11 +139,13 @@ impl Call<'_> {
     }
 
     /// Performs a witnessed text in the view.
-    fn lower(&self, view: &View, witness: &crate::classify::Witness<'_>) -> Result<Done, Failure> {
+    fn lower(&self, view: &View, text: &[u8], witness: &Witness<'_>) -> Result<Done, Failure> {
         let device = std::fs::metadata(&view.root).map_err(|e| cannot_look(&view.root, &e))?.dev();
         let cdpath = std::env::var_os("CDPATH").is_some_and(|p| !p.is_empty());
         let asks = rustix::termios::isatty(rustix::stdio::stdin());
         let facts = Facts { dir: CWD, within: Some(device), asks, utf8: is_utf8(), cdpath };
+        // A command may move the directory that it is in: what comes after it is still done there.
+        let inside = witness.cd.and_then(|dir| rustix::fs::open(dir, IN_DIR, Mode::empty()).ok());
         let lowered =
             without_capabilities(|| lower::perform(witness, &facts, &mut io::stderr().lock()))?;
         match lowered {
@@ -150,8 +153,17 @@ impl Call<'_> {
                 Ok(Done { exit, txn: self.txn.clone(), lowered: true, reason: None, refused: None })
             }
             Lowered::Back { first, split } => {
-                let rest = render_from(witness, first);
                 let why = Why { code: split.code(), words: split.why() };
+                if first == 0 {
+                    return self.decide(Some(view), why, text, self.words);
+                }
+                if let Some(dir) = inside {
+                    rustix::process::fchdir(dir).map_err(|e| {
+                        Failure::new(Code::Io, format!("cannot go on in the directory of cd: {e}"))
+                            .hint("txfs diff shows what was done before")
+                    })?;
+                }
+                let rest = render_from(witness, first);
                 let words = [OsString::from("-c"), OsStr::from_bytes(&rest).to_owned()];
                 self.decide(Some(view), why, &rest, &words)
             }

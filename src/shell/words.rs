@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 pub enum Asked<'a> {
     /// To run a text, in no other way than `sh -c` would.
     Text(&'a OsStr),
-    /// To run a text with options that change how it runs or what is said.
-    Options(&'a OsStr),
+    /// To run a text with options that change how it runs or what is said, or which word it is.
+    Options,
     /// Something else: a script, standard input, a session.
     Other,
 }
@@ -50,7 +50,7 @@ pub fn read(words: &[OsString]) -> Asked<'_> {
 fn text(word: Option<&OsString>, follows: bool, plain: bool) -> Asked<'_> {
     match (word, follows, plain) {
         (Some(word), true, true) => Asked::Text(word),
-        (Some(word), true, false) => Asked::Options(word),
+        (Some(_), true, false) => Asked::Options,
         (None, ..) | (Some(_), false, _) => Asked::Other,
     }
 }
@@ -94,8 +94,10 @@ mod tests {
             &["-ic", "mv a b"],
             &["+e", "-c", "mv a b"],
             &["--rcfile", "-c", "mv a b"],
+            &["-c", "+O", "extglob", "mv a b"],
+            &["-c", "-oo", "errexit", "pipefail", "mv a b"],
         ] {
-            assert_eq!(read(&words(given)), Asked::Options(text), "{given:?}");
+            assert_eq!(read(&words(given)), Asked::Options, "{given:?}");
         }
         for given in [&[][..], &["-c"], &["script"], &["-l"], &["-s", "mv a b"], &["--"]] {
             assert_eq!(read(&words(given)), Asked::Other, "{given:?}");

@@ -66,16 +66,19 @@ fn what_is_not_witnessed_is_refused_without_a_terminal() {
     work.txfs(["sh"]).code(3);
     work.txfs(["sh", "script", "-c", "mv a b"]).code(3);
     work.txfs(["sh", "-xc", "mv a b"]).code(3);
+    // Which word the text is depends on the option before it.
+    work.txfs(["sh", "-c", "+O", "extglob", "rm a"]).code(3);
     assert_eq!(in_view(&work, "ls"), "a\n");
     assert_eq!(
-        steps(&work)[..6],
+        steps(&work)[..7],
         [
             "sh refused (operator): mv a b; touch c",
             "sh refused (unknown-command): ls",
             "sh refused (option): rm -f a",
             "sh refused (no-text): ",
             "sh refused (no-text): script -c 'mv a b'",
-            "sh refused (shell-options): mv a b",
+            "sh refused (shell-options): -xc 'mv a b'",
+            "sh refused (shell-options): -c +O extglob 'rm a'",
         ]
     );
 }
@@ -132,6 +135,72 @@ fn what_leads_out_of_the_view_is_handed_back_undone() {
         steps.contains(&"sh refused (outside): cp a away && touch never".to_owned()),
         "{steps:?}"
     );
+}
+
+#[test]
+fn the_rest_of_a_chain_runs_where_the_chain_is() {
+    let work = Work::new();
+    work.sh("mkdir -p d/from d/to/from; echo x > d/from/x");
+    let text = "cd d && mv ../d ../e && mkdir ../d && cp -r from to";
+    let run = ["sh", "--tier", "exact", "--policy", "run", "-c", text];
+    work.txfs(run).ok();
+    assert_eq!(in_view(&work, "cat e/to/from/x; ls d"), "x\n");
+    assert!(steps(&work).contains(&"sh run (policy run) (merge): cp -r from to".to_owned()));
+}
+
+#[test]
+fn what_is_handed_back_whole_runs_as_it_was_given() {
+    let work = Work::new();
+    work.sh("mkdir -p from to/from");
+    let text = "cp  -R -p from to";
+    work.txfs(["sh", "--tier", "exact", "--policy", "run", "-ec", text, "name"]).ok();
+    assert!(steps(&work).contains(&format!("sh run (policy run) (merge): {text}")));
+}
+
+/// A program in the view puts links in the way all the while: nothing that they lead to changes.
+#[test]
+fn names_that_change_meanwhile_lead_nowhere_else() {
+    let work = Work::new();
+    let out = work.beside("out");
+    std::fs::create_dir(&out).unwrap();
+    work.sh("chmod 500 ../out; mkdir from; chmod 500 from; echo a > a");
+    let script = format!(
+        r#"
+        set +e; umask 777
+        (while :; do ln -sfn {out} n; mv -T n new; rm -rf new; done) 2>/dev/null &
+        swap=$!
+        for i in $(seq 20); do
+            {bin} sh --tier exact --policy deny -c 'mkdir -p new/x'
+            {bin} sh --tier exact --policy deny -c 'cp -r from new'
+            {bin} sh --tier exact --policy deny -c 'touch new/y'
+            {bin} sh --tier exact --policy deny -c 'chmod 777 new'
+            {bin} sh --tier exact --policy deny -c "printf '%s
+' z > new/z"
+            {bin} sh --tier exact --policy deny -c 'rm -rf new'
+        done 2>/dev/null; true
+        kill $swap; true
+        "#,
+        out = out.display(),
+        bin = work.bin().display(),
+    );
+    work.run(&script).ok();
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&out.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o500, "its mode is as it was");
+}
+
+/// The short form of the oracle; the long one is `scripts/shell-oracle` by hand.
+#[test]
+fn real_shells_read_and_do_the_same() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    for args in [&["--texts", "300", "--seed", "11"][..], &["--lowered", "--texts", "300"]] {
+        let mut oracle = std::process::Command::new(format!("{root}/scripts/shell-oracle"));
+        let work = Work::new();
+        let output = oracle.args(args).env("TXFS", work.bin()).output().unwrap();
+        let said = Said::of(output);
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        assert!(said.out.contains("300 texts"), "{}", said.out);
+    }
 }
 
 #[test]

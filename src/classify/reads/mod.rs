@@ -121,7 +121,9 @@ impl Scan<'_> {
         self.at += 1 + both;
         self.blanks();
         let word = self.word()?;
-        (input || (word.plain && word.bytes == b"/dev/null")).then_some(())
+        // bash opens a connection for these.
+        let network = [&b"/dev/tcp"[..], b"/dev/udp"].iter().any(|at| word.bytes.starts_with(at));
+        ((input && !network) || (word.plain && word.bytes == b"/dev/null")).then_some(())
     }
 
     fn ends(&self) -> bool {
@@ -250,6 +252,7 @@ mod tests {
             "[ -f a ] && cat a",
             "wc -l < f",
             "sort -u f >/dev/null",
+            "printf '%s\\n' a; [ -f b ] && test -n c",
         ] {
             assert!(reads_only(text.as_bytes()), "{text}");
         }
@@ -311,6 +314,12 @@ mod tests {
             "date 010100002026",
             "hostname evil",
             "tree -o f",
+            "[ -v 'a[$(rm b)]' ]",
+            "test 'a[`rm b`]' -gt 1",
+            "printf %d 'a[$(rm b)]'",
+            "printf -v 'a[0$x]' b",
+            "cat < /dev/tcp/127.0.0.1/80",
+            "cat </dev/udp/127.0.0.1/80",
             "A=1 ls",
             "ls 'a''b'",
             "\"ls\" a",

@@ -83,6 +83,11 @@ pub(super) fn known(name: &[u8]) -> bool {
 }
 
 pub(super) fn reads_only(name: &[u8], words: &[Word]) -> bool {
+    if matches!(name, b"[" | b"test" | b"printf")
+        && words.iter().any(|w| may_be_evaluated(&w.bytes))
+    {
+        return false;
+    }
     if ALWAYS.binary_search(&name).is_ok() {
         // diff -l runs pr, which only prints as well.
         return true;
@@ -104,6 +109,12 @@ pub(super) fn reads_only(name: &[u8], words: &[Word]) -> bool {
         b"sed" => sed(words),
         _ => false,
     }
+}
+
+/// Whether a shell that has the tool built in may run something that the word holds, quoted or not:
+/// `[ -v 'a[$(x)]' ]` in bash, `printf %d 'a[$(x)]'` in zsh.
+fn may_be_evaluated(word: &[u8]) -> bool {
+    word.len() > 1 && word.iter().any(|b| matches!(b, b'$' | b'`' | b'['))
 }
 
 /// None of these letters in any cluster of flags. A flag's value that looks like one counts too.
