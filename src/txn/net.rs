@@ -174,7 +174,7 @@ fn differs(view: &View, st: &State, obj: ObjId, object: &Object) -> OpResult<Dif
 /// What of every base object the delta changed.
 ///
 /// # Errors
-/// As [`differs`].
+/// If a staged file cannot be looked at.
 pub fn differences(view: &View, st: &State) -> OpResult<HashMap<ObjId, Differs>> {
     let touched: Vec<_> = st.delta.objects.iter().filter(|(_, o)| !o.is_new()).collect();
     share::each(&touched, |(obj, object)| Ok((**obj, differs(view, st, **obj, object)?)))
