@@ -9,9 +9,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use txfs_journal::{Generation, GenerationRecord, Ident, Kind, ObjId, RelPath, SlotId, Step};
 
+use super::apply;
 use super::net::kind_word;
 use super::planner::op_failed;
 use super::show::{git_mode, output, read_all};
+use super::undo::relocated;
 use super::workspace::{Workspace, journal_failed};
 use crate::base;
 use crate::proto::{ChangeKind, ChangeLine, Code, DiffForm, Failure, ShowReply};
@@ -293,9 +295,58 @@ fn pair(mut gone: BTreeMap<RelPath, Thing>, come: BTreeMap<RelPath, Thing>) -> V
     list
 }
 
-/// Every path that a plan names.
+/// Every path that a plan names, as it is in the tree before and in the one after: between the segments of
+/// an undo of several directories may have other names.
 fn named_by(steps: &[Step]) -> BTreeSet<RelPath> {
-    steps.iter().map(super::apply::step_path).filter(|path| path.depth() > 0).collect()
+    let segments: Vec<&[Step]> = steps.split(|s| matches!(s, Step::Barrier)).collect();
+    let mut left = HashMap::new();
+    let moves: Vec<Moves> = segments.iter().map(|s| Moves::of(s, &mut left)).collect();
+    let mut named = BTreeSet::new();
+    for (n, segment) in segments.iter().enumerate() {
+        for path in segment.iter().map(apply::step_path).filter(|path| path.depth() > 0) {
+            // A step calls a place as it is called before its segment, or after it.
+            for before in [path.clone(), moves[n].back(&path)] {
+                named.insert(moves[..n].iter().rev().fold(before, |path, m| m.back(&path)));
+            }
+            for after in [moves[n].there(&path), path] {
+                named.insert(moves[n + 1..].iter().fold(after, |path, m| m.there(&path)));
+            }
+        }
+    }
+    named
+}
+
+/// What a segment moves, by either path.
+#[derive(Default)]
+struct Moves {
+    there: HashMap<RelPath, RelPath>,
+    back: HashMap<RelPath, RelPath>,
+}
+
+impl Moves {
+    /// `left` has where slots were filled from, in this segment or an earlier one.
+    fn of(segment: &[Step], left: &mut HashMap<SlotId, RelPath>) -> Moves {
+        let mut moves = Moves::default();
+        for step in segment {
+            if let Step::Evacuate { from, slot, .. } = step {
+                left.insert(*slot, from.path.clone());
+            } else if let Step::Place { slot, to, .. } = step
+                && let Some(from) = left.get(slot)
+            {
+                moves.there.insert(from.clone(), to.path.clone());
+                moves.back.insert(to.path.clone(), from.clone());
+            }
+        }
+        moves
+    }
+
+    fn there(&self, path: &RelPath) -> RelPath {
+        relocated(path, |at| self.there.get(at))
+    }
+
+    fn back(&self, path: &RelPath) -> RelPath {
+        relocated(path, |at| self.back.get(at))
+    }
 }
 
 /// The changes of a generation as its plan tells them, where nothing else is left of it; deletions first.

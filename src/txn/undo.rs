@@ -300,19 +300,8 @@ impl<'a> Inverter<'a> {
 
     /// Where a path of the generation's tree was in the tree before.
     fn before(&self, place: &Place) -> Place {
-        let path = &place.path;
-        let mut at = Some(path.clone());
-        while let Some(prefix) = at {
-            if let Some(old) = self.moved.get(&prefix) {
-                let rest = &path.as_bytes()[prefix.as_bytes().len()..];
-                let mut bytes = old.as_bytes().to_vec();
-                bytes.extend_from_slice(rest);
-                let joined = RelPath::new(bytes).unwrap_or_else(|_| path.clone());
-                return Place { path: joined, parent_ino: place.parent_ino };
-            }
-            at = prefix.split().map(|(parent, _)| parent);
-        }
-        place.clone()
+        let path = relocated(&place.path, |at| self.moved.get(at));
+        Place { path, parent_ino: place.parent_ino }
     }
 
     fn run(
@@ -744,7 +733,8 @@ pub fn drift(
             }
             // What this undo brings back itself has nothing to compare.
             Step::SetMeta { at, ident, .. } if at.path.depth() > 0 => {
-                let path = current(&at.path, &comes_from);
+                // As long as nothing has moved.
+                let path = relocated(&at.path, |at| comes_from.get(at).copied());
                 if !below_placed && known.contains_key(&ident.ino) && seen.insert(path.clone()) {
                     check.same_if_there(&path, ident, known)?;
                 }
@@ -755,14 +745,17 @@ pub fn drift(
     Ok(check.found)
 }
 
-/// Where a path leads as long as nothing has moved.
-fn current(path: &RelPath, comes_from: &HashMap<&RelPath, &RelPath>) -> RelPath {
+/// A path after moves: what is at it, or the nearest directory above it that moved, is where `to` says.
+pub(super) fn relocated<'a>(
+    path: &RelPath,
+    to: impl Fn(&RelPath) -> Option<&'a RelPath>,
+) -> RelPath {
     let mut at = Some(path.clone());
     while let Some(prefix) = at {
-        if let Some(from) = comes_from.get(&prefix) {
-            let mut bytes = from.as_bytes().to_vec();
-            bytes.extend_from_slice(&path.as_bytes()[prefix.as_bytes().len()..]);
-            return RelPath::new(bytes).unwrap_or_else(|_| path.clone());
+        if let Some(new) = to(&prefix) {
+            let rest = &path.as_bytes()[prefix.as_bytes().len()..];
+            let joined = [new.as_bytes(), rest].concat();
+            return RelPath::new(joined).unwrap_or_else(|_| path.clone());
         }
         at = prefix.split().map(|(parent, _)| parent);
     }

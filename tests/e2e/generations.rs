@@ -68,3 +68,18 @@ fn what_an_undo_of_several_changed_is_told_once() {
     let told = work.txfs(["show", "--name-status", "8"]).ok().out;
     assert_eq!(told, "D\tg\nA\tk\n");
 }
+
+/// What a generation changed under a name that its directory had only for a while.
+#[test]
+fn an_undo_of_several_tells_what_changed_in_a_directory_that_went_and_came_back() {
+    let work = Work::new();
+    work.sh("mkdir -p d/sub; echo 0 > d/f; echo 0 > d/sub/g");
+    for change in ["mv d e", "echo 1 > e/f; mv e/sub e/low", "echo 1 > e/low/g", "mv e d"] {
+        work.run(change).ok();
+        work.txfs(["commit"]).ok();
+    }
+    work.txfs(["undo", "--to", "0"]).ok();
+    let told = work.txfs(["show", "--name-status", "5"]).ok().out;
+    // Another inode at another path is one gone and one come.
+    assert_eq!(told, "D\td/low/g\nM\td/f\nR\td/low\td/sub\nA\td/sub/g\n");
+}
