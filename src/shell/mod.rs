@@ -145,7 +145,7 @@ impl Call<'_> {
         let asks = rustix::termios::isatty(rustix::stdio::stdin());
         let facts = Facts { dir: CWD, within: Some(device), asks, utf8: is_utf8(), cdpath };
         // A command may move the directory that it is in: what comes after it is still done there.
-        let inside = witness.cd.and_then(|dir| rustix::fs::open(dir, IN_DIR, Mode::empty()).ok());
+        let inside = witness.cd.map(|dir| rustix::fs::open(dir, IN_DIR, Mode::empty()));
         let lowered =
             without_capabilities(|| lower::perform(witness, &facts, &mut io::stderr().lock()))?;
         match lowered {
@@ -158,7 +158,7 @@ impl Call<'_> {
                     return self.decide(Some(view), why, text, self.words);
                 }
                 if let Some(dir) = inside {
-                    rustix::process::fchdir(dir).map_err(|e| {
+                    dir.and_then(rustix::process::fchdir).map_err(|e| {
                         Failure::new(Code::Io, format!("cannot go on in the directory of cd: {e}"))
                             .hint("txfs diff shows what was done before")
                     })?;
