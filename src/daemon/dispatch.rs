@@ -11,6 +11,7 @@ use crate::proto::{
     ChangesReply, Code, DaemonReply, Failure, FrameKind, MountHow, MountReply, PathBytes, Reply,
     Request, Verb,
 };
+use crate::txn::Workspace;
 use crate::txn::verbs::CommitOptions;
 
 /// Bytes that are sent in one data frame.
@@ -98,13 +99,13 @@ fn perform(
         Verb::List => Reply::List(ws.list(uid)?),
         Verb::Status { paths } => Reply::Status(Box::new(ws.status(txn, uid, paths)?)),
         Verb::Diff { form, paths } => {
-            let changes = stream(wire, |out| ws.diff(txn, uid, *form, paths, out))?;
+            let changes = stream(ws, wire, |out| ws.diff(txn, uid, *form, paths, out))?;
             Reply::Changes(ChangesReply { txn: txn.to_owned(), changes })
         }
         Verb::Log { processes } => Reply::Log(ws.log(txn, uid, *processes)?),
         Verb::Trace { path } => Reply::Log(ws.trace(txn, uid, path)?),
         Verb::Show { generation, form } => {
-            Reply::Show(stream(wire, |out| ws.show(uid, *generation, *form, out))?)
+            Reply::Show(stream(ws, wire, |out| ws.show(uid, *generation, *form, out))?)
         }
         Verb::Commit { message, dry_run, rebase, wait, allow_open_writers, history } => {
             let options = CommitOptions {
@@ -170,12 +171,14 @@ fn about(daemon: &Daemon) -> DaemonReply {
 
 /// Runs a verb that writes output, and sends it in pieces as it comes.
 fn stream<T>(
+    ws: &Workspace,
     wire: &mut Wire,
     verb: impl FnOnce(&mut dyn io::Write) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let failed = |what: &str, e: io::Error| Failure::new(Code::Io, format!("{what}: {e}"));
     // The verb has the view stand still, and whoever reads its output may take his time.
-    let mut whole = tempfile::spooled_tempfile(IN_MEMORY);
+    // The store is of the right owner and in no view; a file of the environment's choice might be in the base.
+    let mut whole = tempfile::spooled_tempfile_in(IN_MEMORY, ws.store().path());
     let result = verb(&mut whole)?;
     whole.rewind().map_err(|e| failed("the output cannot be kept", e))?;
     let mut out = io::BufWriter::with_capacity(PIECE, Frames(wire));
