@@ -63,7 +63,12 @@ impl Layer {
                 Step::Evacuate { from: at, ident, .. } | Step::Place { to: at, ident, .. } => {
                     (ident.kind == Kind::Dir).then(|| at.path.split()).flatten().map(|(up, _)| up)
                 }
-                Step::Exchange { at, .. } => at.path.split().map(|(up, _)| up),
+                // Among thousands of files that change places no directory counts another number.
+                Step::Exchange { at, new, old, .. } => ((new.kind == Kind::Dir)
+                    != (old.kind == Kind::Dir))
+                    .then(|| at.path.split())
+                    .flatten()
+                    .map(|(up, _)| up),
                 Step::Link { existing: at, .. } | Step::Unlink { from: at, .. } => {
                     Some(at.path.clone())
                 }
