@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
 use txfs_journal::{Fingerprint, Generation, Ident, Kind, RelPath, SlotId, Timestamp};
 
 use crate::sys;
@@ -336,17 +337,30 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(proc_path(fd), flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a regular file of this identity for reading; `None` if another one is there, or it cannot be opened.
-/// The caller has just seen it there: something else that took its place since is opened without waiting
-/// for it, and closed again.
-#[must_use]
-pub fn open_file_at(dir: BorrowedFd<'_>, name: &[u8], ident: &Ident) -> Option<OwnedFd> {
+/// Opens a regular file of this identity for reading; `None` if another one is there by now, or none, or it may
+/// not be read. The caller has just seen it there: something else that took its place since is opened
+/// without waiting for it, and closed again.
+///
+/// # Errors
+/// The other ones of open(2).
+pub fn open_file_at(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    ident: &Ident,
+) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let flags = flags | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty())
-        .or_else(|_| rustix::fs::openat(dir, name, flags, Mode::empty()))
-        .ok()?;
-    stat_fd(fd.as_fd()).is_ok_and(|now| now.ident == *ident).then_some(fd)
+    let open = |more| rustix::fs::openat(dir, name, flags | more | OFlags::CLOEXEC, Mode::empty());
+    // Only the owner may leave the time of access alone.
+    let opened = match open(OFlags::NOATIME) {
+        Err(Errno::PERM) => open(OFlags::empty()),
+        opened => opened,
+    };
+    match opened {
+        Ok(fd) => Ok((stat_fd(fd.as_fd())?.ident == *ident).then_some(fd)),
+        // Of a socket in its place, or a device without a driver: `ENXIO`.
+        Err(Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// The path by which calls that take no `O_PATH` fd reach what it refers to.

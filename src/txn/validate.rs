@@ -71,7 +71,7 @@ pub fn validate(
         for (name, cell) in cells {
             let known = cell.below.filter(|b| is_home(&st.delta, *b, *dir, name));
             let there = match known.filter(|b| at_home.contains(b)) {
-                Some(below) => out.found.get(&below).cloned(),
+                Some(below) => out.found.get(&below).copied(),
                 None => look_at(fd.as_fd(), name, || dir_path.join(name))?,
             };
             let expected = cell.below.and_then(|b| ident_of(st, b));
@@ -221,9 +221,8 @@ fn is_displaced(object: &Object, now: &Stat) -> bool {
 /// Whether somebody has a file open for writing, whose further writes would go into history. Where the
 /// system does not answer (a file of another user, a file system without leases) nothing is said.
 fn being_written(found: &Located, path: &RelPath) -> Result<Option<String>, Failure> {
-    let Some(file) = base::open_file_at(found.dir.as_fd(), &found.name, &found.stat.ident) else {
-        return Ok(None);
-    };
+    let opened = base::open_file_at(found.dir.as_fd(), &found.name, &found.stat.ident);
+    let Some(file) = opened.map_err(|e| io_at(path, &e))? else { return Ok(None) };
     let asked = sys::has_writer(file.as_fd()).map_err(|e| io_at(path, &e))?;
     if asked != Some(true) {
         return Ok(None);
