@@ -106,7 +106,7 @@ pub(super) struct Apply<'a> {
     parent: Option<(RelPath, Arc<OwnedFd>)>,
     last_read: Option<(Generation, Arc<OwnedFd>)>,
     /// Where a slot's content goes in the end, for steps that an earlier run did.
-    landing: HashMap<SlotId, &'a Place>,
+    landing: HashMap<SlotId, (&'a Place, Ident)>,
     /// Bytes on disk of files that this run displaced.
     weights: HashMap<SlotId, u64>,
 }
@@ -225,23 +225,20 @@ pub fn step_path(step: &Step) -> RelPath {
     }
 }
 
-fn landings(steps: &[Step]) -> HashMap<SlotId, &Place> {
-    let mut landing = HashMap::new();
-    for step in steps {
-        match step {
-            Step::Place { slot, to, .. } | Step::Exchange { slot, at: to, .. } => {
-                landing.insert(*slot, to);
-            }
-            Step::Fetch { .. }
-            | Step::Evacuate { .. }
-            | Step::Link { .. }
-            | Step::Unlink { .. }
-            | Step::Rewrite { .. }
-            | Step::SetMeta { .. }
-            | Step::Barrier => {}
-        }
-    }
-    landing
+/// Where what slots hold goes in the end, and which inodes those are.
+pub(super) fn landings(steps: &[Step]) -> HashMap<SlotId, (&Place, Ident)> {
+    let landing = |step| match step {
+        &Step::Place { slot, ref to, ident } => Some((slot, (to, ident))),
+        &Step::Exchange { slot, ref at, new, .. } => Some((slot, (at, new))),
+        Step::Fetch { .. }
+        | Step::Evacuate { .. }
+        | Step::Link { .. }
+        | Step::Unlink { .. }
+        | Step::Rewrite { .. }
+        | Step::SetMeta { .. }
+        | Step::Barrier => None,
+    };
+    steps.iter().filter_map(landing).collect()
 }
 
 /// Something that leaves its place for a slot.
@@ -292,7 +289,7 @@ impl<'a> Apply<'a> {
 
     /// Whether an earlier run brought what belongs into a slot to its place already.
     fn has_landed(&mut self, slot: SlotId, ident: &Ident) -> io::Result<bool> {
-        let Some(place) = self.landing.get(&slot) else { return Ok(false) };
+        let Some((place, _)) = self.landing.get(&slot) else { return Ok(false) };
         let place = (*place).clone();
         self.is_there(&place, ident)
     }

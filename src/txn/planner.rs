@@ -568,24 +568,6 @@ impl Planner<'_> {
     }
 }
 
-/// The slots whose inodes a plan places, and which those are.
-#[must_use]
-pub fn landing(steps: &[Step]) -> HashMap<SlotId, Ident> {
-    let placed = |step: &Step| match step {
-        Step::Place { slot, ident, .. } | Step::Exchange { slot, new: ident, .. } => {
-            Some((*slot, *ident))
-        }
-        Step::Fetch { .. }
-        | Step::Evacuate { .. }
-        | Step::Link { .. }
-        | Step::Unlink { .. }
-        | Step::Rewrite { .. }
-        | Step::SetMeta { .. }
-        | Step::Barrier => None,
-    };
-    steps.iter().filter_map(placed).collect()
-}
-
 /// Brings the phases into the order in which every parent is there when it is needed.
 pub fn order(evacuate: &mut [Step], place: &mut [Step], link: &mut [Step]) {
     let path = super::apply::step_path;

@@ -12,9 +12,7 @@ pub(super) fn each<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) ->
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let stretch = items.len().div_ceil(threads).max(WORTH_IT);
     let on_all = |part: &[T]| part.iter().map(&f).collect::<Vec<R>>();
-    let Some((first, rest)) = items.split_at_checked(stretch.min(items.len())) else {
-        return on_all(items);
-    };
+    let (first, rest) = items.split_at(stretch.min(items.len()));
     thread::scope(|scope| {
         let helpers: Vec<_> = rest
             .chunks(stretch)

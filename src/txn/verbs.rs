@@ -9,7 +9,7 @@ use super::failpoint::failpoint;
 use super::planner::Known;
 use super::validate::{Validated, validate};
 use super::workspace::{MAIN, Workspace, journal_failed};
-use super::{net, planner, rebase, undo, writers};
+use super::{apply, net, planner, rebase, undo, writers};
 use crate::proto::{
     AbortReply, Code, CommitReply, Counts, Failure, GcReply, GenerationInfo, HistoryChoice,
     HistoryReply, ListReply, PathBytes, RebaseReply, StatusReply, StepReply, UndoReply, Writer,
@@ -204,7 +204,8 @@ impl Workspace {
             steps: prepared.steps,
         };
         drop(st);
-        still.land(planner::landing(&plan.steps));
+        let placed = apply::landings(&plan.steps).into_iter();
+        still.land(placed.map(|(slot, (_, ident))| (slot, ident)).collect());
         let published = self.publish(plan, net::total(&counts), "commit.sealed");
         let mut cut = still.cut();
         let record = published?;
