@@ -76,14 +76,14 @@ impl Adapter {
     /// Carries out a change for whoever asks for it: now, or once the view no longer stands still.
     pub(super) fn change(&self, req: &Request, act: impl FnOnce(&Adapter) + Send + 'static) {
         let thread = req.pid();
-        if self.view.stands_still() {
+        if let Some(_turn) = self.view.turn() {
+            self.view.act_for(thread);
+            act(self);
+        } else {
             self.park(move |this| {
                 this.view.act_for(thread);
                 act(this);
             });
-        } else {
-            self.view.act_for(thread);
-            act(self);
         }
     }
 

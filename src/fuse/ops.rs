@@ -258,19 +258,17 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = caller(req);
-        let open =
-            move |this: &Adapter| match this.view.open_file_handle(&caller, obj(ino), flags.0) {
-                Ok(opened) => this.reply_open(ino, flags.0, &opened, reply),
-                Err(e) => reply.error(failed("open", ino, e)),
-            };
-        if flags.0 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-            self.change(req, open);
-        } else if self.view.holds_back(obj(ino)) {
-            self.park(open);
-        } else {
-            open(self);
+        let answer = move |this: &Adapter, result| match result {
+            Ok(opened) => this.reply_open(ino, flags.0, &opened, reply),
+            Err(e) => reply.error(failed("open", ino, e)),
+        };
+        if let Some(result) = self.view.open_at_once(obj(ino), flags.0) {
+            return answer(self, result);
         }
+        let caller = caller(req);
+        self.change(req, move |this| {
+            answer(this, this.view.open_file_handle(&caller, obj(ino), flags.0));
+        });
     }
 
     fn read(
@@ -318,12 +316,12 @@ impl fuser::Filesystem for Adapter {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(failed("write", ino, e)),
         };
-        if self.view.stands_still() {
-            let data = data.to_vec();
-            self.change(req, move |this| write(this, &data));
-        } else {
+        if let Some(_turn) = self.view.turn() {
             self.view.act_for(req.pid());
             write(self, data);
+        } else {
+            let data = data.to_vec();
+            self.change(req, move |this| write(this, &data));
         }
     }
 

@@ -28,13 +28,13 @@ pub struct Cut<'a> {
     pub view: &'a View,
     /// Its state.
     pub st: RwLockWriteGuard<'a, State>,
-    _turn: RwLockWriteGuard<'a, ()>,
+    _turn: parking_lot::RwLockWriteGuard<'a, ()>,
 }
 
 /// A view whose changes stand still, while everybody goes on reading.
 pub struct Still<'a> {
     view: &'a View,
-    turn: RwLockWriteGuard<'a, ()>,
+    turn: parking_lot::RwLockWriteGuard<'a, ()>,
 }
 
 /// What a view goes on with.
@@ -67,7 +67,7 @@ impl View {
     /// Stops all changes, and opens of staged files, for as long as the view stands still. Everything else goes
     /// on.
     pub fn stand_still(&self) -> Still<'_> {
-        Still { view: self, turn: self.turns.write().unwrap_or_else(PoisonError::into_inner) }
+        Still { view: self, turn: self.turns.write() }
     }
 
     /// Objects that are open for writing through the daemon: their mapped pages may be dirty.

@@ -317,6 +317,11 @@ impl Handles {
     }
 }
 
+/// Whether an open with these flags is a change.
+fn changes(flags: i32) -> bool {
+    flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
+}
+
 fn wants_write(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
@@ -324,23 +329,44 @@ fn wants_write(flags: i32) -> bool {
 impl View {
     /// open(2) of what exists; `flags` are open(2)'s, `O_TRUNC` included.
     pub fn open_file_handle(&self, caller: &Caller, obj: ObjId, flags: i32) -> OpResult<Opened> {
-        if wants_write(flags) || flags & libc::O_TRUNC != 0 {
+        if changes(flags) {
             let mut st = self.write_state()?;
             let obj = st.meant(obj)?;
             return self.open_locked(&mut st, caller, obj, flags);
         }
+        match self.open_at_once(obj, flags) {
+            Some(opened) => opened,
+            None => {
+                let _turn = self.wait_for_turn();
+                self.open_in_turn(obj)
+            }
+        }
+    }
+
+    /// open(2) for reading of what exists, or `None` if it has to wait: a commit lands what nobody has open
+    /// itself, and takes that for settled. To be called without a turn.
+    pub fn open_at_once(&self, obj: ObjId, flags: i32) -> Option<OpResult<Opened>> {
+        if changes(flags) {
+            return None;
+        }
+        if let Some(_turn) = self.turn() {
+            return Some(self.open_in_turn(obj));
+        }
         let st = self.read_state();
-        let meant = st.meant(obj)?;
+        let meant = match st.meant(obj) {
+            Ok(meant) => meant,
+            Err(e) => return Some(Err(e)),
+        };
         if let Some(file) = self.handles.open_file(meant) {
-            return Ok(self.handles.add(file, None));
+            return Some(Ok(self.handles.add(file, None)));
         }
-        if !st.delta.is_staged(meant) {
-            let file = self.open_for_reading(&st, meant)?;
-            return Ok(self.handles.add(file, None));
+        if st.delta.is_staged(meant) {
+            return None;
         }
-        drop(st);
-        // A commit lands what nobody has open itself, and takes that for settled.
-        let _turn = self.turns.read().unwrap_or_else(PoisonError::into_inner);
+        Some(self.open_for_reading(&st, meant).map(|file| self.handles.add(file, None)))
+    }
+
+    fn open_in_turn(&self, obj: ObjId) -> OpResult<Opened> {
         let st = self.read_state();
         let meant = st.meant(obj)?;
         let file = self.open_for_reading(&st, meant)?;

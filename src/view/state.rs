@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 use txfs_journal::{
@@ -28,8 +28,13 @@ pub const STORE_NAME: &[u8] = b".txfs";
 /// The state of a view in which something is being changed.
 pub(super) struct Changing<'a> {
     st: RwLockWriteGuard<'a, State>,
-    _turn: RwLockReadGuard<'a, ()>,
+    _turn: Turn<'a>,
 }
+
+/// A turn at changing a view, which does not stand still before it is dropped.
+pub struct Turn<'a>(
+    #[allow(dead_code, reason = "held for its drop")] parking_lot::RwLockReadGuard<'a, ()>,
+);
 
 impl Deref for Changing<'_> {
     type Target = State;
@@ -67,8 +72,9 @@ pub struct Parts {
 pub struct View {
     pub(crate) nodes: Nodes,
     pub(super) state: RwLock<State>,
-    /// Held by every change for as long as it takes, and by whoever has the view stand still.
-    pub(super) turns: RwLock<()>,
+    /// Held by every change for as long as it takes, and by whoever has the view stand still. A thread that
+    /// has a turn may take further ones, which std's lock does not allow while somebody waits for it.
+    pub(super) turns: parking_lot::RwLock<()>,
     pub(crate) handles: Handles,
     procs: Processes,
     pub(super) kernel: RwLock<Option<Arc<dyn Kernel>>>,
@@ -163,7 +169,7 @@ impl View {
         Ok(View {
             nodes,
             state: RwLock::new(state),
-            turns: RwLock::new(()),
+            turns: parking_lot::RwLock::new(()),
             handles,
             procs: Processes::default(),
             kernel: RwLock::new(None),
@@ -212,24 +218,20 @@ impl View {
         if self.poisoned.load(Ordering::Relaxed) {
             return Err(Errno::ROFS);
         }
-        let turn = self.turns.read().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.wait_for_turn();
         let st = self.state.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Changing { st, _turn: turn })
     }
 
-    /// Whether a change would have to wait, for a commit perhaps.
-    pub fn stands_still(&self) -> bool {
-        matches!(self.turns.try_read(), Err(TryLockError::WouldBlock))
+    /// A turn, if nobody has the view stand still or is about to: whoever holds it carries out changes and
+    /// opens without waiting for one.
+    pub fn turn(&self) -> Option<Turn<'_>> {
+        self.turns.try_read().map(Turn)
     }
 
-    /// Whether an open for reading would have to: a commit has asked whether a staged file is open.
-    pub fn holds_back(&self, obj: ObjId) -> bool {
-        if !self.stands_still() {
-            return false;
-        }
-        let st = self.read_state();
-        let staged = |obj| st.delta.is_staged(obj) && self.handles.open_file(obj).is_none();
-        st.meant(obj).is_ok_and(staged)
+    /// A turn as soon as nobody has the view stand still, at once for a thread that has one.
+    pub(super) fn wait_for_turn(&self) -> Turn<'_> {
+        Turn(self.turns.read_recursive())
     }
 
     /// statx(2) of a staged file, wherever the commit that is under way has brought it.

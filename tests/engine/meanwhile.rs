@@ -145,3 +145,39 @@ fn attributes(d: &Drive) -> Vec<Attributes> {
     out.sort();
     out
 }
+
+/// A thread that has a turn at changing the view changes it without waiting for a commit that is about to
+/// begin, and nobody else gets a turn before that is over.
+#[test]
+fn who_has_a_turn_does_not_wait_for_a_commit() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    base(dir.path());
+    let d = Drive::open(dir.path());
+    let turn = d.view.turn().expect("nobody has it stand still");
+    std::thread::scope(|scope| {
+        let (stands, has_stood) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let view = &d.view;
+        scope.spawn(move || {
+            let still = view.stand_still();
+            stands.send(()).unwrap();
+            goes_on.recv().unwrap();
+            drop(still);
+        });
+        while view.turn().is_some() {
+            std::thread::yield_now();
+        }
+        assert!(has_stood.try_recv().is_err(), "it stands still in the middle of a turn");
+        d.write("made in time", "x");
+        drop(turn);
+        has_stood.recv().unwrap();
+        let staged = d.find(b"made in time");
+        assert!(view.open_at_once(staged, 0).is_none(), "a staged file can land any moment");
+        let untouched = d.find(b"d1/f1");
+        let opened = view.open_at_once(untouched, 0).expect("it need not wait").unwrap();
+        view.release(opened.fh);
+        go_on.send(()).unwrap();
+    });
+    assert!(d.view.turn().is_some());
+    d.close();
+}
