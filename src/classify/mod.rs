@@ -39,8 +39,9 @@ pub enum Tier {
     /// `mv A B`, `cp A B`, `rm A...`, `mkdir A...`, `touch A...`: no flags, no quotes.
     #[default]
     Bare,
-    /// Further what is still the same in every shell: quoted operands, `--`, the flags of
-    /// [`Command`], `rmdir`, `chmod`, `ln -s`, literal words into a file, `&&`, a leading `cd`.
+    /// Further what is still the same in every shell: quoted operands, `--`, `mv -f` and `-n`, `cp -p`
+    /// and `-r`, `rm -f` and `-r`, `mkdir -p`, `rmdir`, `chmod OCTAL`, `ln -s`, literal words into a file, `&&`,
+    /// a leading `cd`.
     Exact,
 }
 

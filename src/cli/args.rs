@@ -335,4 +335,15 @@ mod tests {
     fn the_definition_is_sound() {
         super::Cli::command().debug_assert();
     }
+
+    /// Help is made of documentation; what only rustdoc can follow has no place in it.
+    #[test]
+    fn no_help_has_links_into_the_code() {
+        let mut program = super::Cli::command();
+        program.build();
+        for verb in program.get_subcommands() {
+            let help = verb.clone().render_long_help().to_string();
+            assert!(!help.contains("[`"), "{}: {help}", verb.get_name());
+        }
+    }
 }
