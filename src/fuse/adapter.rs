@@ -81,6 +81,7 @@ impl Adapter {
             act(self);
         } else {
             self.park(move |this| {
+                let _turn = this.view.wait_for_turn();
                 this.view.act_for(thread);
                 act(this);
             });

@@ -594,8 +594,9 @@ impl View {
         file: &OpenFile,
         with: impl Fn(&File) -> std::io::Result<T>,
     ) -> OpResult<T> {
+        // Held over the write, so that a commit cuts between two writes.
+        let _turn = self.wait_for_turn();
         {
-            // Held over the write, so that a commit cuts between two writes.
             let st = self.read_state();
             if file.is_gone() {
                 return Err(Errno::STALE);

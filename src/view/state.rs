@@ -230,7 +230,7 @@ impl View {
     }
 
     /// A turn as soon as nobody has the view stand still, at once for a thread that has one.
-    pub(super) fn wait_for_turn(&self) -> Turn<'_> {
+    pub fn wait_for_turn(&self) -> Turn<'_> {
         Turn(self.turns.read_recursive())
     }
 

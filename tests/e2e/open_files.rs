@@ -77,6 +77,32 @@ fn a_writer_and_a_mapping_stay_open_over_commit() {
     p.end();
 }
 
+/// Whoever writes all the while loses no write that was answered, whether the kernel or the daemon carries
+/// it out: a commit takes each one along or leaves it to the next transaction.
+#[test]
+fn no_write_gets_lost_between_two_transactions() {
+    let work = Work::new();
+    work.sh("printf '00000000\\n' | tee past > through");
+    let mut p = Python::in_view(&work);
+    p.does("import threading; r = open('through'); r.read(); go_on = True; count = {}");
+    // An open reader has the daemon serve the file, unless it does so anyhow.
+    p.does(
+        "exec('def write(name, how):\\n f = os.open(name, os.O_WRONLY | how); os.lseek(f, 0, 2); n = 0\\n while go_on: n += os.write(f, b\"%08d\\\\n\" % (n // 9 + 1))\\n os.close(f); count[name] = n // 9 + 1')",
+    );
+    p.does("past = threading.Thread(target=write, args=('past', os.O_APPEND)); past.start()");
+    p.does("through = threading.Thread(target=write, args=('through', 0)); through.start()");
+    for _ in 0..12 {
+        work.txfs(["commit", "--allow-open-writers"]).ok();
+    }
+    p.does("go_on = False; past.join(); through.join()");
+    p.does(
+        "exec('for name in count:\\n got = open(name).read().splitlines()\\n want = [\"%08d\" % n for n in range(count[name])]\\n assert got == want, (name, len(got), len(want), [w for w in want if w not in got][:9])')",
+    );
+    work.txfs(["commit"]).ok();
+    p.does("assert count['past'] > 1 and count['through'] > 1");
+    p.end();
+}
+
 #[test]
 fn a_writer_and_a_mapping_stay_open_over_abort() {
     let work = Work::new();
