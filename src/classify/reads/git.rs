@@ -11,7 +11,11 @@ pub(super) fn reads_only(words: &[Word]) -> bool {
             [w, rest @ ..] if matches!(&w.bytes[..], b"--no-pager" | b"--no-optional-locks") => {
                 words = rest;
             }
-            [w, dir, rest @ ..] if w.bytes == b"-C" && !dir.bytes.starts_with(b"-") => words = rest,
+            [w, dir, rest @ ..]
+                if w.bytes == b"-C" && !dir.pattern && !dir.bytes.starts_with(b"-") =>
+            {
+                words = rest;
+            }
             [w, rest @ ..] => return w.plain && command(&w.bytes, rest),
             [] => return false,
         }
@@ -23,7 +27,9 @@ fn command(name: &[u8], words: &[Word]) -> bool {
         b"log" | b"show" | b"diff" | b"rev-parse" | b"rev-list" | b"ls-files" | b"ls-tree"
         | b"cat-file" | b"blame" | b"describe" | b"shortlog" | b"merge-base" | b"name-rev"
         | b"grep" | b"status" | b"count-objects" | b"for-each-ref" | b"show-ref" | b"diff-tree" => {
-            words.iter().all(|w| harmless(&w.bytes))
+            // `--text` is a word of its own, but short for `--textconv` to cat-file.
+            let text = |w: &Word| name == b"cat-file" && w.bytes == b"--text";
+            words.iter().all(|w| harmless(&w.bytes) && !text(w))
         }
         b"branch" => words.iter().all(|w| {
             matches!(
@@ -78,9 +84,13 @@ fn command(name: &[u8], words: &[Word]) -> bool {
 /// Neither writes a file nor runs a program. git takes abbreviations of long options.
 fn harmless(word: &[u8]) -> bool {
     let long = [&b"--o"[..], b"--ext", b"--textc", b"--fil", b"--show-sig", b"--batch-c", b"--gpg"];
+    let short = [&b"--ext-diff"[..], b"--textconv", b"--filters", b"--show-signature"];
+    let cut = word.len() > 2 && word != b"--text" && short.iter().any(|l| l.starts_with(word));
     let oneline = word == b"--oneline" || word == b"--ours" || word == b"--others";
-    let formats = word.windows(2).any(|w| w == b"%G");
+    // Both have gpg run.
+    let formats = word.windows(2).any(|w| w == b"%G")
+        || word.windows(b"%(signature".len()).any(|w| w == b"%(signature");
     // -O is git grep's pager, and may stand in a cluster behind other letters.
     let pager = word.first() == Some(&b'-') && word.get(1) != Some(&b'-') && word.contains(&b'O');
-    !formats && !pager && (oneline || !long.iter().any(|l| word.starts_with(l)))
+    !formats && !pager && !cut && (oneline || !long.iter().any(|l| word.starts_with(l)))
 }

@@ -18,6 +18,8 @@ struct Word {
     bytes: Vec<u8>,
     /// Nothing of it was quoted, nothing is a pattern.
     plain: bool,
+    /// It may become any number of words.
+    pattern: bool,
 }
 
 /// Whether every command of the text is known to read only, with these flags and redirections.
@@ -131,7 +133,7 @@ impl Scan<'_> {
     }
 
     fn word(&mut self) -> Option<Word> {
-        let mut word = Word { bytes: Vec::new(), plain: true };
+        let mut word = Word { bytes: Vec::new(), plain: true, pattern: false };
         let start = self.at;
         while let Some(&b) = self.text.get(self.at) {
             match class(b) {
@@ -186,6 +188,7 @@ impl Scan<'_> {
             return None;
         }
         word.plain &= bracket;
+        word.pattern |= !bracket;
         word.bytes.push(b);
         Some(())
     }
@@ -253,6 +256,12 @@ mod tests {
             "wc -l < f",
             "sort -u f >/dev/null",
             "printf '%s\\n' a; [ -f b ] && test -n c",
+            "printf '%-10s|%b\\t%%' PATH=1 b",
+            "[ 3 -lt 10 ] && test -t 1 && [ ! -d a ]",
+            "uniq -c -",
+            "xxd -l4 a | xxd -p",
+            "git diff --text; git log --stat --oneline; git cat-file --batch",
+            "git diff a* -- b*",
         ] {
             assert!(reads_only(text.as_bytes()), "{text}");
         }
@@ -334,6 +343,51 @@ mod tests {
             "command rm a",
             "file -C -m x",
             "cd a b",
+            "uniq - b",
+            "uniq -c - b",
+            "sort a | uniq - b",
+            "uniq -- -a -b",
+            "uniq a*",
+            "uniq ./*",
+            "xxd - b",
+            "xxd -p - b",
+            "xxd -- -a -b",
+            "xxd a?",
+            "git -C a* status",
+            "date -d 1*",
+            "printf -v PATH . && ls",
+            "printf -vPATH .; ls",
+            "printf '-v' PATH .; ls",
+            "printf -\\v PATH .; ls",
+            "printf -- -v",
+            "printf %n PATH; ls",
+            "printf '.%n' PATH; ls",
+            "printf '\\045n' PATH; ls",
+            "printf '\\x25n' PATH; ls",
+            "printf %d PATH=1; ls",
+            "printf '%s%d' a PATH=1; ls",
+            "printf %5.2f PATH=1",
+            "printf '%(%s)T'",
+            "printf '%*s' PATH=1 a",
+            "printf %s a*",
+            "printf a*",
+            "printf",
+            "[ -v a* ]",
+            "test -v a*",
+            "[ a* -eq 1 ]",
+            "[ PATH=1 -eq 1 ]; ls",
+            "test 1 -lt 'PATH=1'; ls",
+            "test 1 -eq PATH++",
+            "test 1 -eq -x",
+            "test -t PATH=3; ls",
+            "[ -t PATH=1 -o x ]; ls",
+            "git cat-file --t HEAD:a",
+            "git cat-file --text HEAD:a",
+            "git cat-file --tex HEAD:a",
+            "git cat-file --fi HEAD:a",
+            "git cat-file --textconv=x HEAD:a",
+            "git log --ext-d",
+            "git for-each-ref --format='%(signature:grade)'",
         ] {
             assert!(!reads_only(text.as_bytes()), "{text}");
         }

@@ -83,9 +83,7 @@ pub(super) fn known(name: &[u8]) -> bool {
 }
 
 pub(super) fn reads_only(name: &[u8], words: &[Word]) -> bool {
-    if matches!(name, b"[" | b"test" | b"printf")
-        && words.iter().any(|w| may_be_evaluated(&w.bytes))
-    {
+    if matches!(name, b"[" | b"test" | b"printf") && !built_in(name, words) {
         return false;
     }
     if ALWAYS.binary_search(&name).is_ok() {
@@ -93,7 +91,10 @@ pub(super) fn reads_only(name: &[u8], words: &[Word]) -> bool {
         return true;
     }
     let none = |bad: &[&[u8]]| !words.iter().any(|w| bad.iter().any(|b| w.bytes.starts_with(b)));
-    let operands = words.iter().filter(|w| !w.bytes.starts_with(b"-")).count();
+    // The second operand is written to. `-` is one, and so is everything behind `--`.
+    let operand = |w: &&Word| w.bytes == b"-" || !w.bytes.starts_with(b"-");
+    let one_operand = words.iter().filter(operand).count() <= 1
+        && !words.iter().any(|w| w.pattern || w.bytes == b"--");
     match name {
         b"command" => matches!(words, [v, _] if v.bytes == b"-v"),
         b"hostname" => words.is_empty(),
@@ -103,11 +104,57 @@ pub(super) fn reads_only(name: &[u8], words: &[Word]) -> bool {
         b"rg" => none(&[b"--pre", b"--hostname-bin", b"--search-z"]) && no_letters(words, b"z"),
         b"file" => none(&[b"--c"]) && no_letters(words, b"Cz"),
         b"tree" => none(&[b"--o"]) && no_letters(words, b"oR"),
-        b"uniq" => operands <= 1,
-        b"xxd" => operands <= 1 && no_letters(words, b"r"),
-        b"date" => date(words),
+        b"uniq" => one_operand,
+        b"xxd" => one_operand && no_letters(words, b"r"),
+        b"date" => !words.iter().any(|w| w.pattern) && date(words),
         b"sed" => sed(words),
         _ => false,
+    }
+}
+
+/// Whether a shell that has the tool built in does no more than the program. zsh and mksh evaluate
+/// what should be a number, and `PATH=1` in it is an assignment; `printf` can be told to assign.
+fn built_in(name: &[u8], words: &[Word]) -> bool {
+    // A pattern may become a name like `a[$(x)]`.
+    if words.iter().any(|w| w.pattern || may_be_evaluated(&w.bytes)) {
+        return false;
+    }
+    if name == b"printf" {
+        return words.first().is_some_and(|format| prints_words(&format.bytes));
+    }
+    let number = |w: &Word| {
+        let digits = w.bytes.strip_prefix(b"-").unwrap_or(&w.bytes);
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    };
+    let computes = |w: &Word| {
+        matches!(&w.bytes[..], b"-eq" | b"-ne" | b"-lt" | b"-le" | b"-gt" | b"-ge" | b"-t")
+    };
+    let joins = |w: &Word| matches!(&w.bytes[..], b"!" | b"-a" | b"-o" | b"]");
+    !words.iter().any(computes) || words.iter().all(|w| number(w) || computes(w) || joins(w))
+}
+
+/// Whether a format of `printf` has no conversions but those of words. Some shells look for
+/// conversions once they have replaced what a backslash stands for.
+fn prints_words(format: &[u8]) -> bool {
+    let mut rest = format;
+    if rest.starts_with(b"-") {
+        return false;
+    }
+    loop {
+        rest = match rest {
+            [] => return true,
+            [b'%', conversion @ ..] => {
+                let flags = |b: &u8| matches!(b, b'-' | b'.' | b'0'..=b'9');
+                let at = conversion.iter().position(|b| !flags(b));
+                match at.and_then(|at| conversion.get(at..)) {
+                    Some([b's' | b'b' | b'%', rest @ ..]) => rest,
+                    _ => return false,
+                }
+            }
+            [b'\\', escape, rest @ ..] if matches!(escape, b'n' | b't' | b'r' | b'\\') => rest,
+            [b'\\', ..] => return false,
+            [_, rest @ ..] => rest,
+        };
     }
 }
 
