@@ -286,10 +286,31 @@ fn settings_that_are_not_understood_stay_as_they_are() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join(".claude/settings.json");
     std::fs::create_dir(temp.path().join(".claude")).unwrap();
-    for text in ["{ // comment\n}", "[]", "{\"hooks\":[]}", "{\"hooks\":{\"PreToolUse\":{}}}"] {
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    for text in [
+        "{ // comment\n}",
+        "[]",
+        "{\"hooks\":[]}",
+        "{\"hooks\":{\"PreToolUse\":{}}}",
+        "{\"a\":1e400}",
+        "{\"hooks\":{},\"hooks\":{\"Stop\":[]}}",
+        "{\"hooks\":{\"PreToolUse\":[],\"PreToolUse\":[]}}",
+        &deep,
+    ] {
         std::fs::write(&file, text).unwrap();
         let output = txfs(temp.path(), &["hook", "install", "claude-code"], b"");
         assert_eq!(output.status.code(), Some(12), "{text}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_not_replaced() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join(".claude/settings.json");
+    std::fs::create_dir(temp.path().join(".claude")).unwrap();
+    std::os::unix::fs::symlink("../gone/settings.json", &file).unwrap();
+    let output = txfs(temp.path(), &["hook", "install", "claude-code"], b"");
+    assert_eq!(output.status.code(), Some(12));
+    assert_eq!(std::fs::read_link(&file).unwrap(), Path::new("../gone/settings.json"));
 }

@@ -22,9 +22,13 @@ impl<'de> Deserialize<'de> for Fields {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
+                let mut fields: Vec<(String, _)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, _>()? {
+                    // Hosts take the last of two; a person who edits may mean the first.
+                    if fields.iter().any(|(n, _)| *n == name) {
+                        return Err(serde::de::Error::custom(format!("{name:?} is there twice")));
+                    }
+                    fields.push((name, value));
                 }
                 Ok(Fields(fields))
             }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -41,7 +42,11 @@ fn failure(what: &str, path: &Path, e: &dyn std::fmt::Display) -> Failure {
 /// If the settings cannot be read, or are not what the host's settings look like.
 pub fn plan(host: Host, path: &Path, command: Option<&str>) -> Result<Option<Change>, Failure> {
     // A settings file may be a link into a repository of such files: that is the one to edit.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let path = match fs::canonicalize(path) {
+        Ok(path) => path,
+        Err(e) if path.is_symlink() => return Err(failure("follow", path, &e)),
+        Err(_) => path.to_path_buf(),
+    };
     let before = match fs::read_to_string(&path) {
         Ok(text) => Some(text),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -51,13 +56,16 @@ pub fn plan(host: Host, path: &Path, command: Option<&str>) -> Result<Option<Cha
         return Ok(None);
     }
     let text = before.as_deref().unwrap_or_default();
-    let after = edit::edited(host, text, command).map_err(|e| {
+    let not_understood = |e: serde_json::Error| {
         failure("understand", &path, &e)
             .hint("put it right, or add the hook by hand: see docs/hooks.md")
-    })?;
-    // How it is laid out is no change.
-    let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
-    let same = before.as_deref().is_some_and(|text| parse(text) == parse(&after));
+    };
+    let after = edit::edited(host, text, command).map_err(not_understood)?;
+    // How it is laid out is no change. What has a number or a depth that we cannot read, the host
+    // may not read either, and it would take that for no hook at all.
+    let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(not_understood);
+    let new = parse(&after)?;
+    let same = !text.trim().is_empty() && parse(text)? == new;
     Ok((!same).then_some(Change { path, before, after }))
 }
 
@@ -97,7 +105,8 @@ impl Change {
         for n in 0..1000 {
             let mut name = self.path.as_os_str().to_owned();
             name.push(if n == 0 { ".txfs-backup".into() } else { format!(".txfs-backup.{n}") });
-            let new = fs::File::options().write(true).create_new(true).open(&name);
+            // It may hold what only its owner may read.
+            let new = fs::File::options().write(true).create_new(true).mode(0o600).open(&name);
             match new {
                 Ok(mut file) => {
                     io::copy(&mut fs::File::open(&self.path)?, &mut file)?;
