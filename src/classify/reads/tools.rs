@@ -151,7 +151,7 @@ fn prints_words(format: &[u8]) -> bool {
                     _ => return false,
                 }
             }
-            [b'\\', escape, rest @ ..] if matches!(escape, b'n' | b't' | b'r' | b'\\') => rest,
+            [b'\\', b'n' | b't' | b'r' | b'\\', rest @ ..] => rest,
             [b'\\', ..] => return false,
             [_, rest @ ..] => rest,
         };
