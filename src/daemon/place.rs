@@ -1,7 +1,7 @@
 //! Where the control socket of a workspace is.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::proto::{Code, Failure};
@@ -20,7 +20,8 @@ fn runtime_dir(uid: u32) -> PathBuf {
 fn checked(dir: &Path, uid: u32) -> io::Result<()> {
     let mode = if uid == 0 { 0o755 } else { 0o700 };
     match std::fs::DirBuilder::new().mode(mode).create(dir) {
-        Ok(()) => {}
+        // Whatever the umask: the next one to come may have another.
+        Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))?,
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e),
     }

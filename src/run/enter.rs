@@ -100,7 +100,14 @@ fn lock(target: &Target) -> Result<OwnedFd, Failure> {
         OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
         Mode::RUSR | Mode::WUSR,
     );
-    opened.and_then(|fd| flock(&fd, FlockOperation::LockExclusive).map(|()| fd)).map_err(|e| {
+    // The umask of whoever makes it must not keep the next one out.
+    let open_to_us = |fd: &OwnedFd| rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR);
+    let locked = opened.and_then(|fd| {
+        open_to_us(&fd)?;
+        flock(&fd, FlockOperation::LockExclusive)?;
+        Ok(fd)
+    });
+    locked.map_err(|e| {
         let e = io::Error::from(e);
         Failure::new(Code::Io, format!("cannot lock {}: {e}", super::name(&path)))
             .hint("check that the disk of the runtime directory is not full")

@@ -311,14 +311,16 @@ pub fn usual() -> OsString {
 /// # Errors
 /// If it cannot be made.
 pub fn wrapper(target: &Target) -> Result<PathBuf, Failure> {
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     let dir = crate::daemon::place::own_socket(&target.workspace)?.with_extension("shell");
     let link = dir.join("bash");
     let make = || {
         let program = std::env::current_exe()?;
         match std::fs::DirBuilder::new().mode(0o755).create(&dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            Ok(()) | Err(_) => {}
+            // Whatever the umask.
+            Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
         }
         if std::fs::read_link(&link).is_ok_and(|led| led == program) {
             return Ok(());

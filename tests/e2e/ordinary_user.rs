@@ -147,3 +147,12 @@ fn root_joins_the_users_daemon() {
     use std::os::unix::fs::MetadataExt;
     assert_eq!(std::fs::metadata(work.path("a")).unwrap().uid(), test_user().0);
 }
+
+#[test]
+fn a_run_with_any_umask_leaves_the_next_one_a_way_in() {
+    let work = Work::of_user();
+    let script = format!("umask 777; exec {} run -- true", work.bin().display());
+    let said = work.command("sh").args(["-c", &script]).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    work.run("echo 1 > a").ok();
+}
